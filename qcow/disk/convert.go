@@ -1,0 +1,443 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Zeroer is an optional ability of a destination: to make a range read as zeros faster
+// than by writing them, or by doing nothing where it does already.
+type Zeroer interface {
+	ZeroRange(off, n int64) error
+}
+
+// ConvertOptions adjusts [Convert]. The zero value is ready.
+type ConvertOptions struct {
+	Workers     int       // goroutines that decode and write; default GOMAXPROCS, at most 16
+	Budget      *Budget   // memory; default a budget of DefaultMemory for this call alone
+	MaxParked   int64     // memory for parked data; default half the budget
+	VirtualSize int64     // largest disk accepted; default that of the Layout
+	Counters    *Counters // told of progress while the conversion runs; optional
+}
+
+// Counters are the figures of a running conversion, in bytes. Safe to read at any time.
+type Counters struct {
+	Read    atomic.Int64 // of the image file, from the front
+	Written atomic.Int64 // to the destination
+	Zeroed  atomic.Int64 // of the disk that are zeros and were not written as data
+}
+
+// Stats is what a finished conversion did, in bytes.
+type Stats struct {
+	Size       int64 // virtual size
+	Read       int64 // image file bytes passed
+	Written    int64
+	Zeroed     int64
+	PeakParked int64
+}
+
+const (
+	chunkSize  = 1 << 20  // plain data is written in pieces of this size
+	zeroBlock  = 4 << 10  // granularity at which data is looked at for zeros
+	parkSize   = 64 << 10 // bytes parked at a time
+	sectorMask = SectorSize - 1
+)
+
+// Convert walks src once from front to back and writes to dst the disk that layout says
+// is in it. dst must read as zeros where nothing is written, or be a [Zeroer]; it must take
+// concurrent writes to ranges that do not overlap. Data is written at its guest offset, in
+// no order. Nothing is flushed: that is the caller's.
+//
+// Errors: a [*FormatError] for what is wrong with the image, a [*WriteError] for dst's, the
+// context's, or src's own as they came. dst is then in no defined state.
+func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o ConvertOptions) (Stats, error) {
+	if o.Budget == nil {
+		o.Budget = NewBudget(0)
+	}
+	if o.Counters == nil {
+		o.Counters = new(Counters)
+	}
+	if o.MaxParked <= 0 {
+		o.MaxParked = o.Budget.Left() / 2
+	}
+	pool, err := newWorkers(dst, src, layout.State(), o)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer pool.release()
+	group, ctx := errgroup.WithContext(ctx)
+	w := &walker{
+		ctx:    ctx,
+		layout: layout,
+		src:    src,
+		stream: forward{r: src.stream},
+		pool:   pool,
+		budget: o.Budget,
+		limit:  o.VirtualSize,
+		park:   parking{budget: o.Budget, limit: o.MaxParked},
+		count:  o.Counters,
+	}
+	defer w.release()
+	for range pool.workers {
+		group.Go(func() error { return pool.work(ctx) })
+	}
+	group.Go(func() error {
+		defer close(pool.jobs)
+		return w.walk()
+	})
+	err = group.Wait()
+	stats := Stats{
+		Size:       layout.State().Size,
+		Read:       w.pos,
+		Written:    o.Counters.Written.Load(),
+		Zeroed:     o.Counters.Zeroed.Load(),
+		PeakParked: w.park.peak,
+	}
+	return stats, err
+}
+
+// walker takes the extents of one file in the order of the file.
+type walker struct {
+	ctx      context.Context // of this one call of Convert
+	layout   Layout
+	src      Source
+	stream   forward
+	pos      int64 // everything before it has passed
+	pending  pending
+	reserved int64 // of the budget, for pending
+	park     parking
+	pool     *workers
+	budget   *Budget
+	limit    int64
+	count    *Counters
+}
+
+func (w *walker) release() {
+	w.budget.Release(w.reserved)
+	w.park.clear()
+}
+
+func (w *walker) walk() error {
+	first, err := w.layout.Start()
+	if err != nil {
+		return err
+	}
+	if err := w.accept(first); err != nil {
+		return err
+	}
+	for {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		next, ok := w.pending.peek()
+		complete := w.layout.State().Complete
+		if late := ok && next.File.Off < w.pos; complete && !late {
+			w.park.clear() // nothing parked can be asked for any more
+		}
+		switch {
+		case ok && next.File.Off <= w.pos:
+			w.pending.pop()
+			err = w.take(next)
+		case ok && complete:
+			err = w.drop(next.File.Off - w.pos)
+		case ok:
+			err = w.gap(next.File.Off - w.pos)
+		case !complete:
+			err = w.gap(math.MaxInt64 - w.pos)
+		default:
+			return w.end()
+		}
+		if err == io.EOF {
+			return w.end()
+		}
+		if err != nil {
+			return err
+		}
+		w.count.Read.Store(w.pos)
+	}
+}
+
+// accept queues what the layout has said, zeros aside: those are done at once.
+func (w *walker) accept(extents []Extent) error {
+	kept := extents[:0]
+	for _, e := range extents {
+		if w.limit > 0 && (e.Kind == Zero || e.Kind == Data) && e.Guest.End() > w.limit {
+			return tooLarge("disk", e.Guest.End(), w.limit)
+		}
+		if e.Kind == Zero {
+			if err := w.pool.send(w.ctx, job{zero: true, guest: e.Guest}); err != nil {
+				return err
+			}
+			if e.File.Len == 0 {
+				continue
+			}
+			e.Kind = Drop // allocated all the same
+		}
+		kept = append(kept, e)
+	}
+	w.pending.add(kept)
+	need := int64(w.pending.count) * extentSize
+	if need > w.reserved {
+		if err := w.budget.Reserve(need-w.reserved, "tables"); err != nil {
+			return &FormatError{Format: "disk", Reason: LimitExceeded, Offset: w.pos, Err: err}
+		}
+		w.reserved = need
+	}
+	return nil
+}
+
+// gap passes over n bytes at pos that no extent has named yet: a stream's are parked.
+// What a file has passed over can be read later.
+func (w *walker) gap(n int64) error {
+	if w.src.file != nil {
+		return w.drop(n)
+	}
+	buf := make([]byte, min(n, parkSize))
+	got, err := w.stream.read(buf)
+	if got > 0 {
+		if err := w.park.put(w.pos, buf[:got:got]); err != nil {
+			return err
+		}
+	}
+	w.pos = w.stream.pos
+	return err
+}
+
+// drop passes over n bytes at pos for good. io.EOF says that there were fewer.
+func (w *walker) drop(n int64) error {
+	if n <= 0 {
+		return nil
+	}
+	if w.src.file != nil {
+		if n > w.src.size-w.pos {
+			w.pos = max(w.pos, w.src.size)
+			return io.EOF
+		}
+		w.pos += n
+		return nil
+	}
+	_, err := io.CopyN(io.Discard, readerFunc(w.stream.read), n)
+	w.pos = w.stream.pos
+	return err
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// take does what e asks for. e starts at pos, or before it: then its bytes have passed.
+func (w *walker) take(e Extent) error {
+	switch {
+	case e.Kind == Drop:
+		return w.drop(e.File.End() - w.pos)
+	case e.Kind == Meta:
+		return w.feed(e)
+	case e.Codec != Plain:
+		return w.compressed(e)
+	default:
+		return w.plain(e)
+	}
+}
+
+// feed reads a piece of metadata, with memory that grows only as its bytes arrive.
+func (w *walker) feed(e Extent) error {
+	if err := w.budget.Reserve(e.File.Len, "metadata"); err != nil {
+		return &FormatError{Format: "disk", Reason: LimitExceeded, Offset: e.File.Off, Err: err}
+	}
+	defer w.budget.Release(e.File.Len)
+	var buf []byte
+	for got := int64(0); got < e.File.Len; {
+		n := min(e.File.Len-got, max(got, parkSize))
+		buf = append(buf, make([]byte, n)...)
+		m, err := w.fill(buf[got:], e.File.Off+got)
+		if err == nil && int64(m) < n {
+			err = truncated(e.File.Off+got+int64(m), "metadata "+e.File.String())
+		}
+		if err != nil {
+			return err
+		}
+		got += n
+	}
+	w.pos = max(w.pos, e.File.End())
+	more, err := w.layout.Feed(e, buf)
+	if err != nil {
+		return err
+	}
+	return w.accept(more)
+}
+
+// plain hands data over as it is, in chunks.
+func (w *walker) plain(e Extent) error {
+	open := e.File.Len == ToEnd
+	for done := int64(0); open || done < e.File.Len; {
+		n := w.pool.chunk
+		if !open {
+			n = min(n, e.File.Len-done)
+		}
+		j := job{guest: Range{e.Guest.Off + done, n}, file: Range{e.File.Off + done, n}}
+		if w.src.file != nil {
+			if open {
+				j.guest.Len = min(n, max(w.src.size-j.file.Off, 0))
+			} else if j.file.End() > w.src.size {
+				return truncated(w.src.size, "data "+e.File.String())
+			}
+			j.file.Len = j.guest.Len
+		} else {
+			buf, err := w.pool.buffer(w.ctx, n)
+			if err != nil {
+				return err
+			}
+			m, err := w.fill(buf, j.file.Off)
+			if err == nil && int64(m) < n && !open {
+				err = truncated(j.file.Off+int64(m), "data "+e.File.String())
+			}
+			if err != nil {
+				return err
+			}
+			j.buf, j.guest.Len = buf[:m], int64(m)
+		}
+		if open && w.limit > 0 && j.guest.End() > w.limit {
+			return tooLarge("disk", j.guest.End(), w.limit)
+		}
+		if err := w.pool.send(w.ctx, j); err != nil {
+			return err
+		}
+		done += j.guest.Len
+		w.pos = max(w.pos, e.File.Off+done)
+		if j.guest.Len < n {
+			return io.EOF // of an open extent
+		}
+		w.count.Read.Store(w.pos)
+	}
+	return nil
+}
+
+// compressed hands one compressed piece over. Its stated end is an upper bound, and the
+// next piece may begin before it: then the walk goes on from there.
+func (w *walker) compressed(e Extent) error {
+	j := job{guest: e.Guest, file: e.File, codec: e.Codec, unit: e.Unit}
+	end := e.File.End()
+	if w.src.file != nil {
+		if e.File.Off >= w.src.size {
+			return truncated(w.src.size, "compressed data "+e.File.String())
+		}
+		j.file.Len = min(j.file.Len, w.src.size-e.File.Off)
+		j.cut = j.file.Len < e.File.Len
+		w.pos = max(w.pos, w.resume(e, end))
+		return w.pool.send(w.ctx, j)
+	}
+	buf, err := w.pool.buffer(w.ctx, e.File.Len)
+	if err != nil {
+		return err
+	}
+	before := w.pos
+	n, err := w.fill(buf, e.File.Off)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return truncated(e.File.Off, "compressed data "+e.File.String())
+	}
+	j.buf, j.cut = buf[:n], int64(n) < e.File.Len
+	if back := max(before, w.resume(e, min(end, w.stream.pos))); back < w.stream.pos {
+		w.stream.unread(j.buf, back)
+	}
+	w.pos = w.stream.pos
+	return w.pool.send(w.ctx, j)
+}
+
+// resume returns where the walk goes on behind a compressed piece that ends by end: at
+// the next piece if that begins before, else at end. The last sector may hold the start of a
+// piece not known yet, so while some are unknown it is gone over again.
+func (w *walker) resume(e Extent, end int64) int64 {
+	next, ok := w.pending.peek()
+	switch {
+	case ok && next.File.Off < end:
+		return max(next.File.Off, e.File.Off)
+	case w.layout.State().Complete:
+		return end
+	default:
+		return max((end-1)&^sectorMask, e.File.Off+1)
+	}
+}
+
+// fill reads the file's bytes at off into p, from what is parked as far as they have
+// passed. It returns fewer without an error only at the end of the file.
+func (w *walker) fill(p []byte, off int64) (int, error) {
+	if w.src.file != nil {
+		n := min(int64(len(p)), max(w.src.size-off, 0))
+		m, err := w.src.file.ReadAt(p[:n], off)
+		if int64(m) == n {
+			err = nil
+		}
+		return m, err
+	}
+	n := 0
+	if off < w.pos {
+		passed := min(int64(len(p)), w.pos-off)
+		if n = w.park.read(off, p[:passed]); int64(n) < passed {
+			return n, needsParking(off+int64(n), 0, 0)
+		}
+	}
+	if n == len(p) {
+		return n, nil
+	}
+	m, err := w.stream.read(p[n:])
+	if err == io.EOF {
+		err = nil
+	}
+	return n + m, err
+}
+
+// end finishes the walk at the end of the file.
+func (w *walker) end() error {
+	size := w.pos
+	if w.src.file != nil {
+		size = w.src.size
+	}
+	more, err := w.layout.End(size)
+	if err != nil {
+		return err
+	}
+	if err := w.accept(more); err != nil {
+		return err
+	}
+	for {
+		next, ok := w.pending.peek()
+		if !ok {
+			break
+		}
+		if next.File.Off >= size && next.Kind != Drop {
+			return truncated(size, next.Kind.String()+" "+next.File.String())
+		}
+		w.pending.pop()
+		if err := w.take(next); err != nil && err != io.EOF {
+			return err
+		}
+	}
+	if s := w.layout.State(); !s.Complete || s.Size < 0 {
+		return truncated(size, "the image's tables are not complete")
+	}
+	return nil
+}
+
+func truncated(at int64, what string) error {
+	return &FormatError{Format: "disk", Reason: Truncated, Offset: at, Detail: "file ends before " + what}
+}
+
+func needsParking(at, need, limit int64) error {
+	detail := "its bytes have passed and were not kept"
+	if need > 0 {
+		detail = fmt.Sprintf("%d bytes have passed whose place is not known yet, %d may be kept", need, limit)
+	}
+	return &FormatError{Format: "disk", Reason: NeedsParking, Offset: at, Detail: detail}
+}
+
+// defaultWorkers is the number of workers that nobody has stated.
+func defaultWorkers() int { return min(runtime.GOMAXPROCS(0), 16) }

@@ -1,0 +1,46 @@
+package disk
+
+// Layout is what a format knows about one image file: which of its bytes are metadata that
+// it wants, and where the rest belongs. It does no I/O. A Layout serves one conversion and
+// is not safe for concurrent use.
+//
+// Pieces come as extents from Start, Feed and End. Each Meta extent is answered by one
+// Feed with exactly its bytes, in the order of their file offsets as far as they are known;
+// each Data, Drop and Zero extent is final.
+type Layout interface {
+	// Start returns what is known before the walk: as a rule the header as Meta.
+	Start() ([]Extent, error)
+	// Feed hands over one Meta extent's bytes, which are the Layout's only for this call.
+	Feed(meta Extent, p []byte) ([]Extent, error)
+	// End is told where the file ends, for formats that keep metadata there.
+	End(size int64) ([]Extent, error)
+	// State may be asked at any time.
+	State() State
+}
+
+// State is what a Layout has found out so far.
+type State struct {
+	Size     int64 // virtual size in bytes, -1 while it is not known
+	Unit     int64 // largest Extent.Unit there can be, 0 where nothing is compressed
+	Complete bool  // no further extent will come: bytes that none has named are of no use
+}
+
+// Limits bounds what an image may ask for. The zero value gives the defaults.
+type Limits struct {
+	VirtualSize int64 // largest virtual size in bytes; default 64 TiB
+	Metadata    int64 // memory for tables in bytes; default 32 MiB
+}
+
+// WithDefaults returns l with its zero fields replaced.
+func (l Limits) WithDefaults() Limits {
+	if l.VirtualSize <= 0 {
+		l.VirtualSize = 64 << 40
+	}
+	if l.Metadata <= 0 {
+		l.Metadata = 32 << 20
+	}
+	return l
+}
+
+// SectorSize is the unit that every virtual size must be a multiple of.
+const SectorSize = 512

@@ -1,0 +1,205 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+)
+
+// job is one write: what to read or decode, and where it belongs.
+type job struct {
+	zero  bool
+	guest Range
+	codec Codec
+	unit  int64
+	buf   []byte // file bytes from a stream; nil: read them from file
+	file  Range
+	cut   bool // the file ended before the piece's stated end
+}
+
+// workers decode and write what the walker finds. Buffers go round between the two, so
+// their number bounds both memory and queue.
+type workers struct {
+	dst      io.WriterAt
+	zeroer   Zeroer // nil: dst reads as zeros where nothing is written
+	src      Source
+	workers  int
+	chunk    int64
+	jobs     chan job
+	free     chan []byte
+	budget   *Budget
+	reserved int64
+	count    *Counters
+}
+
+// newWorkers sizes the pool so that it fits half of what the budget has left: fewer
+// workers first, then smaller chunks.
+func newWorkers(dst io.WriterAt, src Source, state State, o ConvertOptions) (*workers, error) {
+	p := &workers{dst: dst, src: src, workers: o.Workers, chunk: chunkSize, budget: o.Budget, count: o.Counters}
+	p.zeroer, _ = dst.(Zeroer)
+	if p.workers <= 0 {
+		p.workers = defaultWorkers()
+	}
+	buffers := func() int { return 2*p.workers + 1 }
+	cost := func() int64 {
+		in := max(p.chunk, 2*state.Unit+SectorSize)
+		return int64(buffers())*in + int64(p.workers)*state.Unit
+	}
+	room := o.Budget.Left() / 2
+	for cost() > room && p.workers > 1 {
+		p.workers--
+	}
+	for cost() > room && p.chunk > parkSize {
+		p.chunk /= 2
+	}
+	p.reserved = cost()
+	if err := o.Budget.Reserve(p.reserved, "conversion buffers"); err != nil {
+		return nil, fmt.Errorf("disk: %w", err)
+	}
+	p.free = make(chan []byte, buffers())
+	for range buffers() {
+		p.free <- nil // made on first use
+	}
+	p.jobs = make(chan job, buffers())
+	return p, nil
+}
+
+func (p *workers) release() { p.budget.Release(p.reserved) }
+
+// buffer returns a buffer of n bytes, waiting until one is free.
+func (p *workers) buffer(ctx context.Context, n int64) ([]byte, error) {
+	select {
+	case b := <-p.free:
+		if int64(cap(b)) < n {
+			b = make([]byte, max(n, parkSize))
+		}
+		return b[:n], nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *workers) send(ctx context.Context, j job) error {
+	if j.guest.Len == 0 {
+		p.recycle(j.buf)
+		return nil
+	}
+	select {
+	case p.jobs <- j:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *workers) recycle(b []byte) {
+	if b != nil {
+		p.free <- b[:0]
+	}
+}
+
+// work runs one worker until the walker is done or something failed.
+func (p *workers) work(ctx context.Context) error {
+	var dec Decoder
+	defer dec.Close()
+	var out []byte
+	for {
+		var j job
+		var ok bool
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case j, ok = <-p.jobs:
+		}
+		if !ok {
+			return nil
+		}
+		if j.zero {
+			if err := p.zeroRange(j.guest); err != nil {
+				return err
+			}
+			continue
+		}
+		if j.buf == nil {
+			buf, err := p.buffer(ctx, j.file.Len)
+			if err != nil {
+				return err
+			}
+			j.buf = buf
+			if n, err := p.src.file.ReadAt(buf, j.file.Off); n < len(buf) {
+				return fmt.Errorf("image file at %#x: %w", j.file.Off+int64(n), noEOF(err))
+			}
+		}
+		data := j.buf
+		if j.codec != Plain {
+			if int64(cap(out)) < j.unit {
+				out = make([]byte, j.unit)
+			}
+			if err := dec.Decode(j.codec, out[:j.unit], j.buf); err != nil {
+				reason := DecompressFailed
+				if j.cut {
+					reason = Truncated
+				}
+				return &FormatError{Format: "disk", Reason: reason, Offset: j.file.Off,
+					Detail: fmt.Sprintf("%s piece for disk offset %#x", j.codec, j.guest.Off), Err: err}
+			}
+			data = out[:j.guest.Len]
+		}
+		if err := p.write(data, j.guest.Off); err != nil {
+			return err
+		}
+		p.recycle(j.buf)
+	}
+}
+
+func noEOF(err error) error {
+	if err == nil || err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// write writes what is not zero and zeroes the rest, in blocks aligned to the disk.
+func (p *workers) write(data []byte, off int64) error {
+	for len(data) > 0 {
+		n, zero := run(data, off)
+		var err error
+		if zero {
+			err = p.zeroRange(Range{off, int64(n)})
+		} else if _, err = p.dst.WriteAt(data[:n], off); err == nil {
+			p.count.Written.Add(int64(n))
+		} else {
+			err = &WriteError{Offset: off, Len: int64(n), Err: err}
+		}
+		if err != nil {
+			return err
+		}
+		data, off = data[n:], off+int64(n)
+	}
+	return nil
+}
+
+// run returns the length of the first run of blocks that are alike: all zero, or none.
+func run(data []byte, off int64) (n int, zero bool) {
+	for n < len(data) {
+		block := data[n:min(len(data), n+zeroBlock-int(off+int64(n))&(zeroBlock-1))]
+		z := block[0] == 0 && bytes.Equal(block[1:], block[:len(block)-1])
+		if n > 0 && z != zero {
+			break
+		}
+		zero = z
+		n += len(block)
+	}
+	return n, zero
+}
+
+func (p *workers) zeroRange(r Range) error {
+	if p.zeroer != nil {
+		if err := p.zeroer.ZeroRange(r.Off, r.Len); err != nil {
+			return &WriteError{Offset: r.Off, Len: r.Len, Err: err}
+		}
+	}
+	p.count.Zeroed.Add(r.Len)
+	return nil
+}

@@ -1,0 +1,119 @@
+package qcow
+
+import (
+	"encoding/binary"
+
+	"github.com/archdisk/archdisk/qcow/disk"
+)
+
+// Layout is the [disk.Layout] of a QCOW2 image.
+type Layout struct {
+	h      *Header
+	claims claims
+	l1Read bool
+	l2Left int // L2 tables named and not read yet
+}
+
+// NewLayout parses the header from the first bytes of an image; see [ParseHeader].
+func NewLayout(head []byte, limits disk.Limits) (*Layout, error) {
+	h, err := ParseHeader(head, limits)
+	if err != nil {
+		return nil, err
+	}
+	return &Layout{h: h, claims: newClaims(h, limits.WithDefaults())}, nil
+}
+
+// Header returns the image's header.
+func (l *Layout) Header() *Header { return l.h }
+
+// State implements [disk.Layout].
+func (l *Layout) State() disk.State {
+	return disk.State{Size: l.h.Size, Unit: l.h.ClusterSize(), Complete: l.l1Read && l.l2Left == 0}
+}
+
+// Start names the header's cluster, the refcount table and the L1 table.
+func (l *Layout) Start() ([]disk.Extent, error) {
+	h := l.h
+	header := disk.Range{Off: 0, Len: h.ClusterSize()}
+	reftable := disk.Range{Off: h.RefcountTableOffset, Len: h.RefcountTableClusters << h.ClusterBits}
+	if err := l.claims.claim(header, metadata, "header", 0, 0); err != nil {
+		return nil, err
+	}
+	if err := l.claims.claim(reftable, metadata, "refcount_table_offset", 48, uint64(reftable.Off)); err != nil {
+		return nil, err
+	}
+	list := []disk.Extent{{Kind: disk.Drop, File: header}, {Kind: disk.Drop, File: reftable}}
+	if h.l1Needed() == 0 {
+		l.l1Read = true
+		return list, nil
+	}
+	// Entries beyond the virtual size belong to saved machine states, not to the disk.
+	l1 := disk.Range{Off: h.L1TableOffset, Len: h.l1Needed() * 8}
+	if err := l.claims.claim(disk.Range{Off: l1.Off, Len: h.L1Size * 8}, metadata, "l1_table_offset", 40, uint64(l1.Off)); err != nil {
+		return nil, err
+	}
+	return append(list, disk.Extent{Kind: disk.Meta, File: l1}), nil
+}
+
+// Feed takes the L1 table, then each L2 table. A L2 table's extent carries the guest
+// range that it maps.
+func (l *Layout) Feed(meta disk.Extent, p []byte) ([]disk.Extent, error) {
+	if !l.l1Read {
+		l.l1Read = true
+		return l.feedL1(meta.File.Off, p)
+	}
+	l.l2Left--
+	return l.feedL2(meta, p)
+}
+
+func (l *Layout) feedL1(off int64, p []byte) ([]disk.Extent, error) {
+	h := l.h
+	var list []disk.Extent
+	span := int64(1) << (h.ClusterBits + h.l2Bits())
+	for i := int64(0); i < int64(len(p))/8; i++ {
+		entry, at := binary.BigEndian.Uint64(p[i*8:]), off+i*8
+		table, err := h.l2Table(entry, at)
+		if err != nil {
+			return nil, err
+		}
+		guest := disk.Range{Off: i * span, Len: min(span, h.Size-i*span)}
+		if table == 0 {
+			list = disk.Append(list, disk.Extent{Kind: disk.Zero, Guest: guest})
+			continue
+		}
+		file := disk.Range{Off: table, Len: h.ClusterSize()}
+		if err := l.claims.claim(file, metadata, "L1 entry", at, entry); err != nil {
+			return nil, err
+		}
+		list = append(list, disk.Extent{Kind: disk.Meta, File: file, Guest: guest})
+		l.l2Left++
+	}
+	return list, nil
+}
+
+func (l *Layout) feedL2(meta disk.Extent, p []byte) ([]disk.Extent, error) {
+	h := l.h
+	var list []disk.Extent
+	for done := int64(0); done < meta.Guest.Len; done += h.ClusterSize() {
+		i := done >> h.ClusterBits * 8
+		entry, at := binary.BigEndian.Uint64(p[i:]), meta.File.Off+i
+		e, err := h.extent(entry, at, meta.Guest.Off+done)
+		if err != nil {
+			return nil, err
+		}
+		if e.File.Len > 0 {
+			u := cluster
+			if e.Codec != disk.Plain {
+				u = packed
+			}
+			if err := l.claims.claim(e.File, u, "L2 entry", at, entry); err != nil {
+				return nil, err
+			}
+		}
+		list = disk.Append(list, e)
+	}
+	return list, nil
+}
+
+// End has nothing to add: all of QCOW2's metadata is named from the front.
+func (l *Layout) End(int64) ([]disk.Extent, error) { return nil, nil }
