@@ -28,7 +28,7 @@ func (l *Layout) Header() *Header { return l.h }
 
 // State implements [disk.Layout].
 func (l *Layout) State() disk.State {
-	return disk.State{Size: l.h.Size, Unit: l.h.ClusterSize(), Complete: l.l1Read && l.l2Left == 0}
+	return disk.State{Format: "qcow2", Size: l.h.Size, Unit: l.h.ClusterSize(), Complete: l.l1Read && l.l2Left == 0}
 }
 
 // Start names the header's cluster, the refcount table and the L1 table.
@@ -49,10 +49,13 @@ func (l *Layout) Start() ([]disk.Extent, error) {
 	}
 	// Entries beyond the virtual size belong to saved machine states, not to the disk.
 	l1 := disk.Range{Off: h.L1TableOffset, Len: h.l1Needed() * 8}
-	if err := l.claims.claim(disk.Range{Off: l1.Off, Len: h.L1Size * 8}, metadata, "l1_table_offset", 40, uint64(l1.Off)); err != nil {
+	whole := (h.L1Size*8 + h.ClusterSize() - 1) &^ (h.ClusterSize() - 1)
+	if err := l.claims.claim(disk.Range{Off: l1.Off, Len: whole}, metadata, "l1_table_offset", 40, uint64(l1.Off)); err != nil {
 		return nil, err
 	}
-	return append(list, disk.Extent{Kind: disk.Meta, File: l1}), nil
+	return append(list,
+		disk.Extent{Kind: disk.Meta, File: l1},
+		disk.Extent{Kind: disk.Drop, File: disk.Range{Off: l1.End(), Len: whole - l1.Len}}), nil
 }
 
 // Feed takes the L1 table, then each L2 table. A L2 table's extent carries the guest

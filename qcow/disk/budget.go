@@ -16,6 +16,21 @@ type Budget struct {
 	used  atomic.Int64
 }
 
+// BudgetError is memory that a budget has not left. It unwraps to [ErrLimit].
+type BudgetError struct {
+	What  string // what it is for
+	Need  int64  // bytes
+	Left  int64
+	Limit int64 // of the whole budget
+}
+
+func (e *BudgetError) Error() string {
+	return fmt.Sprintf("%s: %d bytes of memory needed, %d of %d left", e.What, e.Need, e.Left, e.Limit)
+}
+
+// Unwrap returns [ErrLimit].
+func (e *BudgetError) Unwrap() error { return ErrLimit }
+
 // NewBudget returns a budget of n bytes, [DefaultMemory] if n is not positive.
 func NewBudget(n int64) *Budget {
 	if n <= 0 {
@@ -29,7 +44,7 @@ func (b *Budget) Reserve(n int64, what string) error {
 	for {
 		used := b.used.Load()
 		if n < 0 || n > b.limit-used {
-			return fmt.Errorf("%w: %s needs %d bytes of memory, %d of %d are left", ErrLimit, what, n, b.limit-used, b.limit)
+			return &BudgetError{What: what, Need: n, Left: b.limit - used, Limit: b.limit}
 		}
 		if b.used.CompareAndSwap(used, used+n) {
 			return nil

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"math"
 	"runtime"
@@ -80,7 +79,7 @@ func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o 
 		pool:   pool,
 		budget: o.Budget,
 		limit:  o.VirtualSize,
-		park:   parking{budget: o.Budget, limit: o.MaxParked},
+		park:   parking{format: layout.State().Format, budget: o.Budget, limit: o.MaxParked},
 		count:  o.Counters,
 	}
 	defer w.release()
@@ -168,7 +167,7 @@ func (w *walker) accept(extents []Extent) error {
 	kept := extents[:0]
 	for _, e := range extents {
 		if w.limit > 0 && (e.Kind == Zero || e.Kind == Data) && e.Guest.End() > w.limit {
-			return tooLarge("disk", e.Guest.End(), w.limit)
+			return tooLarge(w.format(), e.Guest.End(), w.limit)
 		}
 		if e.Kind == Zero {
 			if err := w.pool.send(w.ctx, job{zero: true, guest: e.Guest}); err != nil {
@@ -185,7 +184,7 @@ func (w *walker) accept(extents []Extent) error {
 	need := int64(w.pending.count) * extentSize
 	if need > w.reserved {
 		if err := w.budget.Reserve(need-w.reserved, "tables"); err != nil {
-			return &FormatError{Format: "disk", Reason: LimitExceeded, Offset: w.pos, Err: err}
+			return &FormatError{Format: w.format(), Reason: LimitExceeded, Offset: w.pos, Err: err}
 		}
 		w.reserved = need
 	}
@@ -248,7 +247,7 @@ func (w *walker) take(e Extent) error {
 // feed reads a piece of metadata, with memory that grows only as its bytes arrive.
 func (w *walker) feed(e Extent) error {
 	if err := w.budget.Reserve(e.File.Len, "metadata"); err != nil {
-		return &FormatError{Format: "disk", Reason: LimitExceeded, Offset: e.File.Off, Err: err}
+		return &FormatError{Format: w.format(), Reason: LimitExceeded, Offset: e.File.Off, Err: err}
 	}
 	defer w.budget.Release(e.File.Len)
 	var buf []byte
@@ -257,7 +256,7 @@ func (w *walker) feed(e Extent) error {
 		buf = append(buf, make([]byte, n)...)
 		m, err := w.fill(buf[got:], e.File.Off+got)
 		if err == nil && int64(m) < n {
-			err = truncated(e.File.Off+got+int64(m), "metadata "+e.File.String())
+			err = w.truncated(e.File.Off+got+int64(m), "metadata "+e.File.String())
 		}
 		if err != nil {
 			return err
@@ -285,7 +284,7 @@ func (w *walker) plain(e Extent) error {
 			if open {
 				j.guest.Len = min(n, max(w.src.size-j.file.Off, 0))
 			} else if j.file.End() > w.src.size {
-				return truncated(w.src.size, "data "+e.File.String())
+				return w.truncated(w.src.size, "data "+e.File.String())
 			}
 			j.file.Len = j.guest.Len
 		} else {
@@ -295,7 +294,7 @@ func (w *walker) plain(e Extent) error {
 			}
 			m, err := w.fill(buf, j.file.Off)
 			if err == nil && int64(m) < n && !open {
-				err = truncated(j.file.Off+int64(m), "data "+e.File.String())
+				err = w.truncated(j.file.Off+int64(m), "data "+e.File.String())
 			}
 			if err != nil {
 				return err
@@ -303,7 +302,7 @@ func (w *walker) plain(e Extent) error {
 			j.buf, j.guest.Len = buf[:m], int64(m)
 		}
 		if open && w.limit > 0 && j.guest.End() > w.limit {
-			return tooLarge("disk", j.guest.End(), w.limit)
+			return tooLarge(w.format(), j.guest.End(), w.limit)
 		}
 		if err := w.pool.send(w.ctx, j); err != nil {
 			return err
@@ -325,7 +324,7 @@ func (w *walker) compressed(e Extent) error {
 	end := e.File.End()
 	if w.src.file != nil {
 		if e.File.Off >= w.src.size {
-			return truncated(w.src.size, "compressed data "+e.File.String())
+			return w.truncated(w.src.size, "compressed data "+e.File.String())
 		}
 		j.file.Len = min(j.file.Len, w.src.size-e.File.Off)
 		j.cut = j.file.Len < e.File.Len
@@ -342,7 +341,7 @@ func (w *walker) compressed(e Extent) error {
 		return err
 	}
 	if n == 0 {
-		return truncated(e.File.Off, "compressed data "+e.File.String())
+		return w.truncated(e.File.Off, "compressed data "+e.File.String())
 	}
 	j.buf, j.cut = buf[:n], int64(n) < e.File.Len
 	if back := max(before, w.resume(e, min(end, w.stream.pos))); back < w.stream.pos {
@@ -382,7 +381,7 @@ func (w *walker) fill(p []byte, off int64) (int, error) {
 	if off < w.pos {
 		passed := min(int64(len(p)), w.pos-off)
 		if n = w.park.read(off, p[:passed]); int64(n) < passed {
-			return n, needsParking(off+int64(n), 0, 0)
+			return n, w.park.refuse(off+int64(n), 0)
 		}
 	}
 	if n == len(p) {
@@ -414,7 +413,7 @@ func (w *walker) end() error {
 			break
 		}
 		if next.File.Off >= size && next.Kind != Drop {
-			return truncated(size, next.Kind.String()+" "+next.File.String())
+			return w.truncated(size, next.Kind.String()+" "+next.File.String())
 		}
 		w.pending.pop()
 		if err := w.take(next); err != nil && err != io.EOF {
@@ -422,21 +421,15 @@ func (w *walker) end() error {
 		}
 	}
 	if s := w.layout.State(); !s.Complete || s.Size < 0 {
-		return truncated(size, "the image's tables are not complete")
+		return w.truncated(size, "its tables are complete")
 	}
 	return nil
 }
 
-func truncated(at int64, what string) error {
-	return &FormatError{Format: "disk", Reason: Truncated, Offset: at, Detail: "file ends before " + what}
-}
+func (w *walker) format() string { return w.layout.State().Format }
 
-func needsParking(at, need, limit int64) error {
-	detail := "its bytes have passed and were not kept"
-	if need > 0 {
-		detail = fmt.Sprintf("%d bytes have passed whose place is not known yet, %d may be kept", need, limit)
-	}
-	return &FormatError{Format: "disk", Reason: NeedsParking, Offset: at, Detail: detail}
+func (w *walker) truncated(at int64, what string) error {
+	return &FormatError{Format: w.format(), Reason: Truncated, Offset: at, Detail: "the file ends before " + what}
 }
 
 // defaultWorkers is the number of workers that nobody has stated.

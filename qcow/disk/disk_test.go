@@ -91,7 +91,7 @@ func TestBudget(t *testing.T) {
 	require.NoError(t, b.Reserve(60, "one"))
 	err := b.Reserve(41, "two")
 	require.ErrorIs(t, err, disk.ErrLimit)
-	require.ErrorContains(t, err, "two needs 41 bytes")
+	require.ErrorContains(t, err, "two: 41 bytes of memory needed, 40 of 100 left")
 	require.ErrorIs(t, b.Reserve(-1, "three"), disk.ErrLimit)
 	require.ErrorIs(t, b.Reserve(math.MaxInt64, "four"), disk.ErrLimit)
 	require.NoError(t, b.Reserve(40, "five"))

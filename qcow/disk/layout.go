@@ -20,9 +20,10 @@ type Layout interface {
 
 // State is what a Layout has found out so far.
 type State struct {
-	Size     int64 // virtual size in bytes, -1 while it is not known
-	Unit     int64 // largest Extent.Unit there can be, 0 where nothing is compressed
-	Complete bool  // no further extent will come: bytes that none has named are of no use
+	Format   string // the format's name, for errors
+	Size     int64  // virtual size in bytes, -1 while it is not known
+	Unit     int64  // largest Extent.Unit there can be, 0 where nothing is compressed
+	Complete bool   // no further extent will come: bytes that none has named are of no use
 }
 
 // Limits bounds what an image may ask for. The zero value gives the defaults.

@@ -1,10 +1,14 @@
 package disk
 
-import "sort"
+import (
+	"fmt"
+	"sort"
+)
 
 // parking keeps bytes of a stream that have passed before their place was known.
 // Segments stand in the order of the stream and never overlap.
 type parking struct {
+	format string // for errors
 	budget *Budget
 	limit  int64
 	segs   []segment
@@ -23,10 +27,10 @@ func (s segment) end() int64 { return s.off + int64(len(s.p)) }
 func (k *parking) put(off int64, p []byte) error {
 	n := int64(len(p))
 	if k.held+n > k.limit {
-		return needsParking(off, k.held+n, k.limit)
+		return k.refuse(off, k.held+n)
 	}
 	if err := k.budget.Reserve(n, "parked data"); err != nil {
-		return &FormatError{Format: "disk", Reason: NeedsParking, Offset: off, Err: err}
+		return &FormatError{Format: k.format, Reason: NeedsParking, Offset: off, Err: err}
 	}
 	k.held += n
 	k.peak = max(k.peak, k.held)
@@ -50,4 +54,14 @@ func (k *parking) read(off int64, p []byte) int {
 func (k *parking) clear() {
 	k.budget.Release(k.held)
 	k.segs, k.held = nil, 0
+}
+
+// refuse returns the error for bytes at off that are needed and cannot be kept, need of them
+// by now, or that are gone already.
+func (k *parking) refuse(off, need int64) error {
+	detail := "its bytes have passed and were not kept"
+	if need > 0 {
+		detail = fmt.Sprintf("%d bytes have passed whose place is not known yet, %d may be kept", need, k.limit)
+	}
+	return &FormatError{Format: k.format, Reason: NeedsParking, Offset: off, Detail: detail}
 }

@@ -21,6 +21,7 @@ type job struct {
 // workers decode and write what the walker finds. Buffers go round between the two, so
 // their number bounds both memory and queue.
 type workers struct {
+	format   string // for errors
 	dst      io.WriterAt
 	zeroer   Zeroer // nil: dst reads as zeros where nothing is written
 	src      Source
@@ -36,7 +37,7 @@ type workers struct {
 // newWorkers sizes the pool so that it fits half of what the budget has left: fewer
 // workers first, then smaller chunks.
 func newWorkers(dst io.WriterAt, src Source, state State, o ConvertOptions) (*workers, error) {
-	p := &workers{dst: dst, src: src, workers: o.Workers, chunk: chunkSize, budget: o.Budget, count: o.Counters}
+	p := &workers{format: state.Format, dst: dst, src: src, workers: o.Workers, chunk: chunkSize, budget: o.Budget, count: o.Counters}
 	p.zeroer, _ = dst.(Zeroer)
 	if p.workers <= 0 {
 		p.workers = defaultWorkers()
@@ -54,8 +55,8 @@ func newWorkers(dst io.WriterAt, src Source, state State, o ConvertOptions) (*wo
 		p.chunk /= 2
 	}
 	p.reserved = cost()
-	if err := o.Budget.Reserve(p.reserved, "conversion buffers"); err != nil {
-		return nil, fmt.Errorf("disk: %w", err)
+	if err := o.Budget.Reserve(p.reserved, "buffers of the conversion"); err != nil {
+		return nil, &FormatError{Format: state.Format, Reason: LimitExceeded, Offset: -1, Err: err}
 	}
 	p.free = make(chan []byte, buffers())
 	for range buffers() {
@@ -141,7 +142,7 @@ func (p *workers) work(ctx context.Context) error {
 				if j.cut {
 					reason = Truncated
 				}
-				return &FormatError{Format: "disk", Reason: reason, Offset: j.file.Off,
+				return &FormatError{Format: p.format, Reason: reason, Offset: j.file.Off,
 					Detail: fmt.Sprintf("%s piece for disk offset %#x", j.codec, j.guest.Off), Err: err}
 			}
 			data = out[:j.guest.Len]
