@@ -1,0 +1,86 @@
+package main
+
+import (
+	"io"
+	"os"
+
+	"github.com/archdisk/archdisk/importer"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) convert() *cobra.Command {
+	var (
+		out                             outputFlags
+		format, compress, path, scratch string
+		memory, diskSize                size
+	)
+	c := &cobra.Command{
+		Use:   "convert SRC DEST",
+		Short: "Convert a disk image file",
+		Long: `Convert the disk image SRC, or standard input if SRC is -, to the raw disk DEST.
+
+gzip, zstd and xz around SRC are unwrapped; of a tar archive its only file is
+taken, or the one at --path.`,
+		Args: cobra.ExactArgs(2),
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := notYet(c, map[string]string{"format": "raw", "compress": "none", "scratch": ""}); err != nil {
+			return err
+		}
+		o := importer.Options{Path: path, Size: int64(diskSize), Budget: budget(memory)}
+		return a.toDisk(c, out, args[1], o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
+			in, err := openInput(args[0], c.InOrStdin())
+			if err != nil {
+				return &importer.Result{VirtualSize: -1}, err
+			}
+			defer in.Close()
+			res, err := importer.ImportReader(c.Context(), in, dst, o)
+			res.Reference = args[0]
+			return res, err
+		})
+	}
+	out.add(c)
+	f := c.Flags()
+	f.StringVar(&format, "format", "raw", "`raw` or qcow2")
+	f.StringVar(&compress, "compress", "none", "`none`, zlib or zstd, for qcow2")
+	f.StringVar(&path, "path", "", "path `P` of the disk inside an archive")
+	f.Var(&diskSize, "size", "size of the resulting disk: a smaller image is grown, a larger one refused")
+	f.StringVar(&scratch, "scratch", "", "directory `DIR` for data whose place is not known yet")
+	f.Var(&memory, "memory", "memory for buffers, windows and tables (default 64Mi)")
+	return c
+}
+
+// openInput opens a file to be read at any offset, or standard input as a stream.
+func openInput(name string, stdin io.Reader) (io.ReadCloser, error) {
+	if name == "-" {
+		return io.NopCloser(stdin), nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return f, nil // a pipe or a device: from front to back
+	}
+	return struct {
+		*io.SectionReader
+		io.Closer
+	}{io.NewSectionReader(f, 0, info.Size()), f}, nil
+}
+
+// isDevice says whether name is a block device.
+func isDevice(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.Mode()&os.ModeDevice != 0 && info.Mode()&os.ModeCharDevice == 0
+}
+
+// isFile says whether name is a file here, and so no reference.
+func isFile(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && !info.IsDir()
+}

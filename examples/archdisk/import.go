@@ -1,0 +1,126 @@
+package main
+
+import (
+	"encoding/hex"
+
+	"github.com/archdisk/archdisk/importer"
+	"github.com/archdisk/archdisk/importer/target"
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) importCommand() *cobra.Command {
+	var (
+		source                            sourceFlags
+		out                               outputFlags
+		arch, format, path, preallocate   string
+		policy, scratch, guestCheck, file string
+		expectSHA256, expectFileDigest    string
+		memory, diskSize                  size
+		chunks                            int
+	)
+	c := &cobra.Command{
+		Use:   "import REF DEST --arch A",
+		Short: "Import the disk of a container image",
+		Long: `Import the disk that the image REF holds for one architecture to the file DEST.
+
+REF is docker://host/repo:tag or host/repo:tag. The layer's digest, the image's
+format and every reference inside it are checked before DEST appears; until then
+an existing DEST stays as it is.`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if file != "" {
+			return usage("-f is not available yet")
+		}
+		if len(args) != 2 {
+			return usage("import: REF and DEST are needed; try archdisk import --help")
+		}
+		err := notYet(c, map[string]string{"format": "raw", "preallocate": "off", "policy": "", "scratch": "",
+			"guest-check": "off", "chunks": "1"})
+		if err != nil {
+			return err
+		}
+		ref, dest := args[0], args[1]
+		want, err := parseArch(arch)
+		if err != nil {
+			return err
+		}
+		o := importer.Options{Arch: want.Arch, Variant: want.Variant, OS: want.OS, Path: path, Size: int64(diskSize),
+			Budget: budget(memory), ExpectSHA256: expectSHA256, ExpectFileDigest: digest.Digest(expectFileDigest)}
+		if err := checkDigests(o); err != nil {
+			return err
+		}
+		src, err := source.open(c, ref)
+		if err != nil {
+			return err
+		}
+		defer src.Close()
+		return a.toDisk(c, out, dest, o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
+			res, err := importer.Import(c.Context(), src, ref, dst, o)
+			if guestCheck != "off" {
+				res.Notes = append(res.Notes, "the disk's own architecture was not looked at: not available yet")
+			}
+			return res, err
+		})
+	}
+	source.add(c)
+	out.add(c)
+	f := c.Flags()
+	f.StringVar(&arch, "arch", "", "architecture `A` of the guest, perhaps with its variant: amd64, arm64, s390x, arm64/v9; without it the only one offered")
+	f.StringVar(&format, "format", "raw", "`raw` or qcow2")
+	f.StringVar(&path, "path", "", "path `P` of the disk inside the image; without it the only file in /disk")
+	f.Var(&diskSize, "size", "size of the resulting disk: a smaller image is grown, a larger one refused")
+	f.StringVar(&preallocate, "preallocate", "off", "`off`, falloc or full")
+	f.StringVar(&policy, "policy", "", "signature policy in `F`")
+	f.StringVar(&scratch, "scratch", "", "directory `DIR` for data whose place is not known yet")
+	f.Var(&memory, "memory", "memory for buffers, windows and tables (default 64Mi)")
+	f.StringVar(&guestCheck, "guest-check", "on", "`on`, strict, warn or off: look inside the finished disk for its architecture")
+	f.StringVar(&expectSHA256, "expect-sha256", "", "SHA-256 in `HEX` that the decoded disk must have")
+	f.StringVar(&expectFileDigest, "expect-file-digest", "", "digest `ALG:HEX` that the image file in the layer must have")
+	f.IntVar(&chunks, "chunks", 1, "connections that fetch a layer side by side")
+	f.StringVarP(&file, "file", "f", "", "DataVolume manifest in `F` instead of REF")
+	return c
+}
+
+// toDisk writes a disk to the file dest and prints what was done.
+func (a *app) toDisk(c *cobra.Command, out outputFlags, dest string, o importer.Options,
+	work func(importer.Target, importer.Options) (*importer.Result, error)) error {
+	if err := out.check(); err != nil {
+		return err
+	}
+	if dest == "-" {
+		return usage("a disk is not written to standard output: name a file")
+	}
+	if isDevice(dest) {
+		return usage("%s: block devices are not available yet", dest)
+	}
+	dst, err := target.CreateFile(dest, target.FileOptions{})
+	if err != nil {
+		return out.failed(c, &importer.Result{VirtualSize: -1}, err)
+	}
+	defer dst.Close()
+	report, stop := out.progress(c.ErrOrStderr())
+	o.Progress = report
+	res, err := work(dst, o)
+	stop()
+	if err != nil {
+		return out.failed(c, res, err)
+	}
+	return out.done(c, res, dest)
+}
+
+// checkDigests refuses digests that could never match.
+func checkDigests(o importer.Options) error {
+	if s := o.ExpectSHA256; s != "" {
+		if p, err := hex.DecodeString(s); err != nil || len(p) != 32 {
+			return usage("--expect-sha256: 64 hexadecimal digits are needed")
+		}
+	}
+	if d := o.ExpectFileDigest; d != "" {
+		if err := d.Validate(); err != nil {
+			return usage("--expect-file-digest: %v: sha256:HEX or sha512:HEX is needed", err)
+		}
+	}
+	return nil
+}

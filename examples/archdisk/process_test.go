@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/archdisk/archdisk/internal/golden"
+	"github.com/stretchr/testify/require"
+)
+
+// buildCommand builds archdisk, to be run as a process of its own.
+func buildCommand(t testing.TB) string {
+	t.Helper()
+	host, err := exec.Command("go", "env", "GOHOSTARCH").Output()
+	require.NoError(t, err)
+	if h := strings.TrimSpace(string(host)); h != runtime.GOARCH {
+		t.Skipf("a %s process cannot be started from here: the machine is %s and this test runs under emulation", runtime.GOARCH, h)
+	}
+	path := filepath.Join(t.TempDir(), "archdisk")
+	out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return path
+}
+
+// runBare runs a command with an environment that offers nothing, and returns what it
+// printed and the most memory it had resident, in bytes.
+func runBare(t testing.TB, path string, args ...string) (stdout string, peak int64) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	cmd.Env = []string{"PATH=/nonexistent", "HOME=/nonexistent", "TMPDIR=/nonexistent"}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	require.NoError(t, cmd.Start())
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	// The kernel's figure for a finished child includes its parent's from before exec.
+	for tick := time.NewTicker(5 * time.Millisecond); ; {
+		select {
+		case err := <-done:
+			tick.Stop()
+			require.NoError(t, err, errs.String())
+			require.Empty(t, errs.String())
+			return out.String(), peak
+		case <-tick.C:
+			peak = max(peak, residentPeak(cmd.Process.Pid))
+		}
+	}
+}
+
+// residentPeak reads the high-water mark of a process's resident memory, 0 if it is gone.
+func residentPeak(pid int) int64 {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, line, _ := strings.Cut(string(status), "VmHWM:")
+	var kib int64
+	_, _ = fmt.Sscan(line, &kib)
+	return kib << 10
+}
+
+// TestProcessBare: no program, no home, no temporary directory is needed.
+func TestProcessBare(t *testing.T) {
+	path := buildCommand(t)
+	out, _ := runBare(t, path, "demo")
+	for _, d := range golden.Disks() {
+		require.Contains(t, out, d.SHA256)
+	}
+	addr := dockerRegistry(t)
+	skopeoPush(t, golden.OCI(), addr+"/x:1")
+	for _, d := range golden.Disks() {
+		dest := filepath.Join(t.TempDir(), "out.raw")
+		runBare(t, path, "import", addr+"/x:1", dest, "--arch", d.Arch)
+		disk, err := os.ReadFile(dest)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(qemuRaw(t, d.File), disk))
+	}
+}
+
+// TestProcessMemory: an import holds neither the blob nor the disk in memory. The disk is
+// noise, so that the blob is as large.
+func TestProcessMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a disk of 600 MB is too much for a short run")
+	}
+	path := buildCommand(t)
+	addr := dockerRegistry(t)
+	const size = 600 << 20
+	for name, compression := range map[string]golden.Compression{"none": golden.None, "gzip": golden.Gzip, "zstd": golden.Zstd} {
+		t.Run(name, func(t *testing.T) {
+			b := golden.NewBuilder()
+			layer := b.Layer(golden.LayerOptions{Compression: compression}, golden.DiskEntries(noise(size))...)
+			image := b.Build(b.Index(golden.IndexOptions{}, b.Image(golden.ImageOptions{Arch: "s390x"}, layer)))
+			require.NoError(t, image.Push(t.Context(), http.DefaultClient, "http://"+addr, "big", name))
+			dest := filepath.Join(t.TempDir(), "out.raw")
+			_, peak := runBare(t, path, "import", addr+"/big:"+name, dest, "--arch", "s390x")
+			info, err := os.Stat(dest)
+			require.NoError(t, err)
+			require.EqualValues(t, size, info.Size())
+			t.Logf("import of %d MiB: at most %.1f MiB resident", size>>20, float64(peak)/(1<<20))
+			require.Less(t, peak, int64(96<<20))
+		})
+	}
+}
+
+// noise returns n bytes that do not compress.
+func noise(n int) []byte {
+	p := make([]byte, n)
+	x := uint64(88172645463325252)
+	for i := 0; i+8 <= n; i += 8 {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		for j := range 8 {
+			p[i+j] = byte(x >> (8 * j))
+		}
+	}
+	return p
+}
