@@ -243,5 +243,5 @@ func TestProgress(t *testing.T) {
 	require.Empty(t, buf.String())
 	last = last.Add(plainInterval)
 	plain(importer.Progress{Fetched: 1 << 20, FetchTotal: 2 << 20, Done: 3 << 20, DiskSize: 4 << 20})
-	require.Equal(t, "archdisk: fetched 1.0 MiB of 2.0 MiB, disk 3.0 MiB of 4.0 MiB\n", buf.String())
+	require.Equal(t, "archdisk: read 1.0 MiB of 2.0 MiB, disk 3.0 MiB of 4.0 MiB\n", buf.String())
 }

@@ -157,7 +157,7 @@ func plainProgress(w io.Writer, now func() time.Time) func(importer.Progress) {
 			return
 		}
 		last = now()
-		line := fmt.Sprintf("archdisk: fetched %s of %s, disk %s", human(p.Fetched), human(p.FetchTotal), human(p.Done))
+		line := fmt.Sprintf("archdisk: read %s of %s, disk %s", human(p.Fetched), human(p.FetchTotal), human(p.Done))
 		if p.DiskSize >= 0 {
 			line += " of " + human(p.DiskSize)
 		}
@@ -165,32 +165,54 @@ func plainProgress(w io.Writer, now func() time.Time) func(importer.Progress) {
 	}
 }
 
-// barProgress draws two bars: what has been downloaded and what is done of the disk.
+// barProgress draws two bars: what has been read of the image, by download as a rule, and
+// what is done of the disk.
 func barProgress(w io.Writer) (func(importer.Progress), func()) {
 	bars := mpb.New(mpb.WithOutput(w), mpb.WithWidth(40))
 	add := func(name string) *mpb.Bar {
 		return bars.AddBar(0,
-			mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR), decor.CountersKibiByte("% .1f / % .1f", decor.WCSyncSpace)),
-			mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f", decor.WCSyncSpace), decor.AverageETA(decor.ET_STYLE_GO, decor.WCSyncSpace)),
+			mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR), decor.Any(amount, decor.WCSyncSpace)),
+			mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f", decor.WCSyncSpace),
+				decor.Any(timeLeft(time.Now()), decor.WCSyncSpace)),
 		)
 	}
-	fetch, disk := add("download"), add("disk")
+	read, disk := add("read"), add("disk")
 	report := func(p importer.Progress) {
-		if p.FetchTotal > 0 {
-			fetch.SetTotal(p.FetchTotal, false)
-			fetch.SetCurrent(p.Fetched)
-		}
-		if p.DiskSize > 0 {
-			disk.SetTotal(p.DiskSize, false)
-		}
-		disk.SetCurrent(p.Done)
+		advance(read, p.Fetched, p.FetchTotal)
+		advance(disk, p.Done, p.DiskSize)
 	}
 	var once sync.Once
 	return report, func() {
 		once.Do(func() {
-			fetch.Abort(false)
+			read.Abort(false)
 			disk.Abort(false)
 			bars.Wait()
 		})
 	}
+}
+
+// amount writes how far a bar is, and of how much if that is known.
+func amount(s decor.Statistics) string {
+	if s.Total <= 0 {
+		return human(s.Current)
+	}
+	return human(s.Current) + " of " + human(s.Total)
+}
+
+// timeLeft guesses from the average since start.
+func timeLeft(start time.Time) decor.DecorFunc {
+	return func(s decor.Statistics) string {
+		if s.Total <= 0 || s.Current <= 0 {
+			return ""
+		}
+		left := time.Since(start).Seconds() * float64(s.Total-s.Current) / float64(s.Current)
+		return time.Duration(left*float64(time.Second)).Round(time.Second).String() + " left"
+	}
+}
+
+func advance(b *mpb.Bar, now, total int64) {
+	if total > 0 {
+		b.SetTotal(total, false)
+	}
+	b.SetCurrent(now)
 }
