@@ -105,7 +105,7 @@ func lookup(word string) (Arch, string) {
 	word = strings.ToLower(word)
 	for _, a := range All() {
 		for v, name := range a.machine().names {
-			if name == word && !(a == PPC64LE && Vocabulary(v) == QEMU) {
+			if name == word && (a != PPC64LE || Vocabulary(v) != QEMU) {
 				return a, ""
 			}
 		}

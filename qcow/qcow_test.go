@@ -200,7 +200,7 @@ func TestTableRefusals(t *testing.T) {
 	}{
 		{"L2 table unaligned", mutate(plain, l1, 8, entry(l1)+512), disk.TableUnaligned, "L1 entry", false},
 		{"L2 table past the end", mutate(plain, l1, 8, 1<<63|1<<40), disk.Truncated, "", false},
-		{"L2 table on the header", mutate(plain, l1, 8, 1<<63|0), "", "", false}, // offset 0: unallocated
+		{"L2 table on the header", mutate(plain, l1, 8, 1<<63), "", "", false}, // offset 0: unallocated
 		{"L2 table on the L1 table", mutate(plain, l1, 8, 1<<63|uint64(l1)), disk.OverlapsMetadata, "L1 entry", true},
 		{"two L1 entries, one L2 table", mutate(plain, l1+8, 8, entry(l1)), disk.OverlapsMetadata, "L1 entry", true},
 		{"cluster unaligned", mutate(plain, first, 8, entry(first)+512), disk.BadEntry, "L2 entry", false},
