@@ -1,0 +1,277 @@
+package importer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/archdisk/archdisk/importer/archive"
+	"github.com/archdisk/archdisk/qcow/disk"
+	"github.com/archdisk/archdisk/qcow/formats"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// ImportReader brings a disk from a stream or a file to dst: an upload, a local image. r
+// is read from front to back; one that can be read at any offset as well, and knows its size
+// (as an [io.SectionReader] does), is read in parallel. Compression is unwrapped, and of a
+// tar archive the only file is taken, or the one at o.Path. A disk of size zero is allowed.
+//
+// It ends as [Import] does. Options about references and platforms are not used.
+func ImportReader(ctx context.Context, r io.Reader, dst Target, o Options) (*Result, error) {
+	run := newRun(dst, o)
+	run.empty = true
+	return run.finish(ctx, func(ctx context.Context) error { return at(StageUnpack, run.reader(ctx, r)) })
+}
+
+// randomAccess is what a reader is if it need not be read from front to back.
+type randomAccess interface {
+	io.ReaderAt
+	Size() int64
+}
+
+func (r *run) reader(ctx context.Context, in io.Reader) error {
+	defer r.timer.enter(StageUnpack)()
+	if file, ok := in.(randomAccess); ok {
+		r.count.fetchTotal.Store(file.Size())
+		head := make([]byte, min(archive.HeadSize, file.Size()))
+		if _, err := io.ReadFull(io.NewSectionReader(file, 0, int64(len(head))), head); err != nil {
+			return at(StageFetch, err)
+		}
+		if archive.Detect(head) == archive.None && !tarHead(head) && r.o.ExpectFileDigest == "" {
+			return r.decode(ctx, head, disk.File(file, file.Size()))
+		}
+		in = io.NewSectionReader(file, 0, file.Size())
+	}
+	in, check, err := r.expectFile(readCounter{in, r})
+	if err != nil {
+		return err
+	}
+	s, err := archive.Decompress(in, r.o.Budget)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	head, err := s.Head()
+	if err != nil {
+		return err
+	}
+	if tarHead(head) {
+		return r.archive(ctx, s)
+	}
+	if err := r.image(ctx, s); err != nil {
+		return err
+	}
+	return check()
+}
+
+// archive takes the disk from a tar archive that is no layer of an image.
+func (r *run) archive(ctx context.Context, s io.Reader) error {
+	p := pass{run: r, find: archive.NewFinder(archive.Search{Want: r.o.Path, Exact: r.o.Path != ""})}
+	p.find.NextLayer()
+	if err := p.tar(ctx, s, ocispec.Descriptor{}); err != nil {
+		return err
+	}
+	if err := drain(s); err != nil {
+		return err
+	}
+	entry, next, err := p.find.Result()
+	if next != nil {
+		err = fmt.Errorf("%w: %q is a link", archive.ErrNotAFile, entry)
+	}
+	return err
+}
+
+// tarHead says that head is a tar archive. One of zeros is a disk here.
+func tarHead(head []byte) bool {
+	return len(head) > 0 && head[0] != 0 && archive.IsTar(head)
+}
+
+// readCounter counts what is read of a stream as fetched.
+type readCounter struct {
+	io.Reader
+	run *run
+}
+
+func (c readCounter) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.run.count.fetched.Add(int64(n))
+	return n, err
+}
+
+// convert decodes the disk image file in a stream, which may be compressed once more, and
+// reads the stream to its end.
+func (r *run) convert(ctx context.Context, file io.Reader) error {
+	file, check, err := r.expectFile(file)
+	if err != nil {
+		return err
+	}
+	s, err := archive.Decompress(file, r.o.Budget)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := r.image(ctx, s); err != nil {
+		return err
+	}
+	return check()
+}
+
+// image decodes a disk image and reads its stream to the end.
+func (r *run) image(ctx context.Context, s *archive.Stream) error {
+	head, err := s.Head()
+	if err != nil {
+		return err
+	}
+	if err := r.decode(ctx, head, disk.Stream(s)); err != nil {
+		return err
+	}
+	return drain(s)
+}
+
+// drain reads r to its end: what follows the part that was used has checksums, too.
+func drain(r io.Reader) error {
+	_, err := io.Copy(io.Discard, struct{ io.Reader }{r})
+	return err
+}
+
+// expectFile returns file so that the digest that the image file must have can be checked
+// once what was wanted of it has been read.
+func (r *run) expectFile(file io.Reader) (hashed io.Reader, check func() error, err error) {
+	want := r.o.ExpectFileDigest
+	if want == "" {
+		return file, func() error { return nil }, nil
+	}
+	sum, err := newHash(want)
+	if err != nil {
+		return nil, nil, err
+	}
+	hashed = io.TeeReader(file, sum)
+	return hashed, func() error {
+		if err := drain(hashed); err != nil {
+			return err
+		}
+		got := digest.NewDigest(want.Algorithm(), sum)
+		r.res.FileDigest = got.String()
+		if got != want {
+			return at(StageVerify, &DigestError{What: "disk image file", Want: want.String(), Got: got.String()})
+		}
+		return nil
+	}, nil
+}
+
+// decode judges an image by its first bytes and, if nothing speaks against it, writes its
+// disk to the target.
+func (r *run) decode(ctx context.Context, head []byte, src disk.Source) error {
+	if err := r.judge(head); err != nil {
+		return err
+	}
+	layout, err := formats.NewLayout(head, r.o.Limits)
+	if err != nil {
+		return at(StageProbe, err)
+	}
+	size := r.res.VirtualSize
+	r.count.diskSize.Store(size)
+	if r.o.Size > 0 {
+		size = r.o.Size // the image is no larger, and is grown to it
+	}
+	if r.begun { // by what a link in the same layer then proved not to be the disk
+		if err := r.dst.Abort(); err != nil {
+			return at(StageWrite, err)
+		}
+	}
+	r.begun = true
+	if err := r.dst.Begin(ctx, size); err != nil {
+		return at(StageWrite, err)
+	}
+
+	defer r.timer.enter(StageConvert)()
+	stats, err := disk.Convert(ctx, writeGuard{r}, layout, src, disk.ConvertOptions{
+		Workers: r.o.Workers, Budget: r.o.Budget, VirtualSize: r.o.Limits.VirtualSize, Counters: &r.count.disk,
+	})
+	r.res.Passes++
+	r.res.PeakParked = stats.PeakParked
+	if err != nil {
+		return at(StageConvert, r.tooLarge(err))
+	}
+	if stats.Size == 0 && !r.empty {
+		return at(StageProbe, ErrEmptyDisk)
+	}
+	r.size, r.res.VirtualSize = stats.Size, stats.Size
+	r.count.diskSize.Store(stats.Size)
+	if z, ok := r.dst.(disk.Zeroer); ok && size > stats.Size {
+		if err := z.ZeroRange(stats.Size, size-stats.Size); err != nil {
+			return at(StageWrite, &disk.WriteError{Offset: stats.Size, Len: size - stats.Size, Err: err})
+		}
+	}
+	return nil
+}
+
+// tooLarge turns the disk package's word for a disk beyond the limit into ours, which has
+// both figures.
+func (r *run) tooLarge(err error) error {
+	var format *disk.FormatError
+	if errors.As(err, &format) && format.Reason == disk.VirtualSizeTooLarge {
+		return &TooLargeError{Need: int64(format.Value), Have: r.o.Limits.VirtualSize}
+	}
+	return err
+}
+
+// writeGuard passes writes on to the target. A failed one ends the download, which may be
+// waiting for a network that has nothing to say.
+type writeGuard struct{ *run }
+
+func (g writeGuard) WriteAt(p []byte, off int64) (int, error) {
+	n, err := g.dst.WriteAt(p, off)
+	if err != nil {
+		g.cancel(&disk.WriteError{Offset: off, Len: int64(len(p)), Err: err})
+	}
+	return n, err
+}
+
+func (g writeGuard) ZeroRange(off, n int64) error {
+	z, ok := g.dst.(disk.Zeroer)
+	if !ok {
+		return nil
+	}
+	err := z.ZeroRange(off, n)
+	if err != nil {
+		g.cancel(&disk.WriteError{Offset: off, Len: n, Err: err})
+	}
+	return err
+}
+
+// verify reads the finished disk back where something is expected of it.
+func (r *run) verify(ctx context.Context) error {
+	if r.o.ExpectSHA256 == "" && !r.o.HashDisk {
+		return nil
+	}
+	defer r.timer.enter(StageVerify)()
+	sum := sha256.New()
+	buf := make([]byte, readChunk)
+	for off := int64(0); off < r.size; {
+		if err := ctx.Err(); err != nil {
+			return at(StageVerify, err)
+		}
+		p := buf[:min(int64(len(buf)), r.size-off)]
+		n, err := r.dst.ReadAt(p, off)
+		if err == io.EOF { // nothing was written from here on: the length comes with the commit
+			clear(p[n:])
+			n = len(p)
+		}
+		if n < len(p) {
+			return at(StageVerify, fmt.Errorf("target at %#x: %w", off+int64(n), err))
+		}
+		sum.Write(p)
+		off += int64(len(p))
+	}
+	r.res.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	if want := strings.ToLower(r.o.ExpectSHA256); want != "" && want != r.res.SHA256 {
+		return at(StageVerify, &DigestError{What: "decoded disk", Want: "sha256:" + want, Got: "sha256:" + r.res.SHA256})
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package importer
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/archdisk/archdisk/importer/archive"
+	"github.com/archdisk/archdisk/platform"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Import brings the disk of the image ref from src to dst. It ends in dst.Commit or in
+// dst.Abort, never in neither; dst stays the caller's to close.
+//
+// Errors: an [*Error] that names stage and class. The result is returned with it, as far as
+// things came.
+func Import(ctx context.Context, src Source, ref string, dst Target, o Options) (*Result, error) {
+	r := newRun(dst, o)
+	r.res.Reference = ref
+	return r.finish(ctx, func(ctx context.Context) error {
+		found, err := r.choose(ctx, src, ref)
+		if err != nil {
+			return err
+		}
+		return r.layers(ctx, src, ref, found.Manifest.Layers)
+	})
+}
+
+// run is one import in progress. It belongs to one goroutine; counters may be read by all.
+type run struct {
+	o      Options
+	dst    Target
+	res    *Result
+	take   func(ctx context.Context, file io.Reader) error // what to do with the disk image file
+	count  counters
+	begun  bool
+	empty  bool  // a disk of size zero is allowed
+	size   int64 // of the decoded disk, -1 before it is known
+	timer  stopwatch
+	cancel context.CancelCauseFunc
+}
+
+func newRun(dst Target, o Options) *run {
+	r := &run{o: o.withDefaults(), dst: dst, size: -1, res: &Result{VirtualSize: -1}, timer: newStopwatch()}
+	r.take = r.convert
+	r.count.diskSize.Store(-1)
+	return r
+}
+
+// finish runs the work, then commits what it has written or undoes it.
+func (r *run) finish(ctx context.Context, work func(context.Context) error) (*Result, error) {
+	parent := ctx
+	ctx, r.cancel = context.WithCancelCause(parent)
+	defer r.cancel(nil)
+	stop := r.progress()
+	err := work(ctx)
+	if err == nil && r.begun {
+		err = r.verify(ctx)
+	}
+	if err == nil && r.begun {
+		err = r.commit(ctx)
+	}
+	if err != nil {
+		err = because(ctx, parent, at(StageConvert, err))
+	}
+	if err != nil && r.dst != nil {
+		if undo := r.dst.Abort(); undo != nil {
+			err = about("the target could not be cleared ("+undo.Error()+") after", err)
+		}
+	}
+	stop()
+	r.res.BytesFetched = r.count.fetched.Load()
+	r.res.BytesWritten = r.count.disk.Written.Load()
+	r.res.BytesZeroed = r.count.disk.Zeroed.Load()
+	r.res.Seconds = r.timer.seconds()
+	if err == nil {
+		r.o.Log.Debug("import done", r.attrs()...)
+		return r.res, nil
+	}
+	r.o.Log.Debug("import failed", append(r.attrs(), "error", err)...)
+	return r.res, err
+}
+
+// attrs are what every log line carries.
+func (r *run) attrs() []any {
+	a := []any{"reference", r.res.Reference, "manifest", r.res.ManifestDigest}
+	if p := r.res.Platform; p != nil {
+		a = append(a, "architecture", p.Architecture)
+	}
+	return a
+}
+
+// choose resolves the image and has it judged before any layer is fetched.
+func (r *run) choose(ctx context.Context, src Source, ref string) (*platform.Selection, error) {
+	defer r.timer.enter(StageResolve)()
+	m, err := resolve(ctx, src, ref, r.o.resolve())
+	if err != nil {
+		return nil, at(StageResolve, err)
+	}
+	sel := m.Selection
+	r.res.IndexDigest, r.res.ManifestDigest = m.IndexDigest.String(), m.Digest.String()
+	r.res.Platform = &Platform{OS: sel.Platform.OS, Architecture: sel.Platform.Architecture, Variant: sel.Platform.Variant}
+	r.res.Notes = append(r.res.Notes, sel.Notes...)
+	r.res.Labels = labels(sel.Config)
+	if err := checkKind(sel.Config); err != nil {
+		return nil, at(StagePolicy, err)
+	}
+	if r.o.Policy != nil {
+		err := r.o.Policy.Check(ctx, Subject{Reference: ref, IndexDigest: r.res.IndexDigest, ManifestDigest: r.res.ManifestDigest, Manifest: sel.Raw})
+		if err != nil {
+			return nil, at(StagePolicy, fmt.Errorf("%w: %w", ErrDenied, err))
+		}
+	}
+	r.o.Log.Debug("image chosen", r.attrs()...)
+	return sel, nil
+}
+
+// maxLinks bounds the links that are followed from the wanted path to its file.
+const maxLinks = 8
+
+// layers walks the image's layers, the top one first, as often as links lead elsewhere.
+func (r *run) layers(ctx context.Context, src Source, ref string, layers []ocispec.Descriptor) error {
+	search := archive.Search{Want: DiskDir}
+	if r.o.Path != "" {
+		search = archive.Search{Want: r.o.Path, Exact: true}
+	}
+	for range maxLinks {
+		p := pass{run: r, src: src, ref: ref, find: archive.NewFinder(search)}
+		next, err := p.walk(ctx, layers)
+		if err != nil || next == nil {
+			return err
+		}
+		search = *next
+	}
+	return at(StageUnpack, fmt.Errorf("%w: more than %d links from one to the next", archive.ErrNotAFile, maxLinks))
+}
+
+// commit makes the disk visible, grown to the size that was asked for.
+func (r *run) commit(ctx context.Context) error {
+	defer r.timer.enter(StageCommit)()
+	if err := ctx.Err(); err != nil {
+		return at(StageCommit, err)
+	}
+	size := max(r.size, r.o.Size)
+	if err := r.dst.Commit(ctx, size); err != nil {
+		return at(StageCommit, err)
+	}
+	r.res.Size = size
+	return nil
+}
+
+// stopwatch adds up the time spent in each stage.
+type stopwatch struct {
+	spent map[Stage]time.Duration
+	stage Stage
+	since time.Time
+}
+
+func newStopwatch() stopwatch { return stopwatch{spent: map[Stage]time.Duration{}} }
+
+// enter starts a stage; the function it returns ends it and resumes the one before.
+func (w *stopwatch) enter(s Stage) (leave func()) {
+	before := w.stage
+	w.turn(s)
+	return func() { w.turn(before) }
+}
+
+func (w *stopwatch) turn(s Stage) {
+	now := time.Now()
+	if w.stage != "" {
+		w.spent[w.stage] += now.Sub(w.since)
+	}
+	w.stage, w.since = s, now
+}
+
+func (w *stopwatch) seconds() map[Stage]float64 {
+	s := map[Stage]float64{}
+	for stage, d := range w.spent {
+		s[stage] = d.Seconds()
+	}
+	return s
+}

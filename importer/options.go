@@ -1,0 +1,100 @@
+package importer
+
+import (
+	"log/slog"
+
+	"github.com/archdisk/archdisk/arch"
+	"github.com/archdisk/archdisk/platform"
+	"github.com/archdisk/archdisk/qcow/disk"
+	"github.com/opencontainers/go-digest"
+)
+
+// DiskDir is the directory of a containerdisk that holds its disk.
+const DiskDir = "disk"
+
+// Options adjusts [Import] and [ImportReader]. The zero value takes the only architecture
+// an image offers and the only file in its /disk.
+type Options struct {
+	// Arch and Variant are what is wanted. Without an architecture the only one offered is
+	// taken; several are an error that lists them. OS is "linux" if empty.
+	Arch    arch.Arch
+	Variant string
+	OS      string
+	// Strict refuses an image whose index and config name different platforms.
+	Strict bool
+	// Path is the disk's path inside the image. "": the only file in /disk.
+	Path string
+	// Size is the size of the resulting disk in bytes: a smaller image is grown, a larger
+	// one refused. 0: the image's own.
+	Size int64
+	// ExpectSHA256 is the hex SHA-256 that the decoded disk must have, as the image has it,
+	// before it is grown. "": not checked.
+	ExpectSHA256 string
+	// HashDisk asks for the decoded disk's SHA-256 in the result, which costs reading it back.
+	HashDisk bool
+	// ExpectFileDigest is the digest that the disk image file must have, as it stands in the
+	// layer. "": not checked.
+	ExpectFileDigest digest.Digest
+	// Policy is asked before a layer is fetched; nil allows.
+	Policy Policy
+	// Limits of the disk image; the zero value gives the defaults.
+	Limits disk.Limits
+	// Budget bounds memory and may be shared by several imports; nil: [disk.DefaultMemory].
+	Budget *disk.Budget
+	// Workers that decode and write; 0: one for each processor.
+	Workers int
+	// Progress is called serially, at most ten times a second and once at the end. It must
+	// not block.
+	Progress func(Progress)
+	// Log gets debug lines; nil: none.
+	Log *slog.Logger
+}
+
+// ProbeOptions adjusts [Probe]; the fields are those of [Options].
+type ProbeOptions struct {
+	Arch    arch.Arch
+	Variant string
+	OS      string
+	Strict  bool
+	Path    string
+	Policy  Policy
+	Limits  disk.Limits
+	Budget  *disk.Budget
+	Log     *slog.Logger
+}
+
+// ResolveOptions adjusts [Resolve]; the fields are those of [Options].
+type ResolveOptions struct {
+	Arch    arch.Arch
+	Variant string
+	OS      string
+	Strict  bool
+}
+
+func (o Options) resolve() platform.SelectOptions {
+	return ResolveOptions{o.Arch, o.Variant, o.OS, o.Strict}.resolve()
+}
+
+func (o ResolveOptions) resolve() platform.SelectOptions {
+	return platform.SelectOptions{Want: platform.Want{OS: o.OS, Arch: o.Arch, Variant: o.Variant}, Strict: o.Strict}
+}
+
+func (o ProbeOptions) options() Options {
+	return Options{Arch: o.Arch, Variant: o.Variant, OS: o.OS, Strict: o.Strict, Path: o.Path,
+		Policy: o.Policy, Limits: o.Limits, Budget: o.Budget, Log: o.Log}
+}
+
+// withDefaults fills in what every run needs.
+func (o Options) withDefaults() Options {
+	if o.Budget == nil {
+		o.Budget = disk.NewBudget(0)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Limits = o.Limits.WithDefaults()
+	if o.Size > 0 {
+		o.Limits.VirtualSize = min(o.Limits.VirtualSize, o.Size)
+	}
+	return o
+}

@@ -1,0 +1,61 @@
+package importer
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/archdisk/archdisk/qcow/disk"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// counters are the figures of a running import.
+type counters struct {
+	fetched    atomic.Int64
+	fetchTotal atomic.Int64
+	diskSize   atomic.Int64
+	disk       disk.Counters
+}
+
+// expect adds a blob that is about to be fetched to the total.
+func (c *counters) expect(d ocispec.Descriptor) { c.fetchTotal.Add(d.Size) }
+
+const progressInterval = 100 * time.Millisecond
+
+// progress reports until the function that it returns is called, which reports once more.
+func (r *run) progress() (stop func()) {
+	if r.o.Progress == nil {
+		return func() {}
+	}
+	report := func() {
+		fetched := r.count.fetched.Load()
+		if total := r.count.disk.Read.Load(); fetched == 0 {
+			fetched = total // a file is not fetched; its reading position says as much
+		}
+		r.o.Progress(Progress{
+			Fetched:    fetched,
+			FetchTotal: r.count.fetchTotal.Load(),
+			Done:       r.count.disk.Written.Load() + r.count.disk.Zeroed.Load(),
+			DiskSize:   r.count.diskSize.Load(),
+		})
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(progressInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				report()
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+		report()
+	}
+}
