@@ -96,7 +96,7 @@ func TestImportReaderRefuses(t *testing.T) {
 		"raw too large":     {body("x"), importer.Options{Size: 4096}, importer.ErrTooLarge, importer.StageConvert, "disk-too-large"},
 		"gzip twice":        {golden.Compress(golden.Gzip, gz), importer.Options{}, disk.ErrUnsupported, importer.StageProbe, "banned-format"},
 		"not whole sectors": {body("x")[:1000], importer.Options{}, disk.ErrCorrupt, importer.StageConvert, "virtual-size-unaligned"},
-		"xz -9":             {testdata.Read("raw/xz-plain.raw.xz"), importer.Options{}, disk.ErrLimit, importer.StageConvert, "limit-exceeded"},
+		"xz -9":             {testdata.Read("raw/xz-plain.raw.xz"), importer.Options{}, disk.ErrLimit, importer.StageUnpack, "limit-exceeded"},
 		"bad file digest":   {f.File, importer.Options{ExpectFileDigest: "md5:00"}, nil, importer.StageUnpack, "unpack"},
 	} {
 		for way, r := range readers(test.file) {

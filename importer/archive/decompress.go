@@ -120,9 +120,10 @@ func decoder(kind Compression, head []byte, in *bufio.Reader, budget *disk.Budge
 	case XZ:
 		// Blocks behind the first may have larger dictionaries than it, up to what xz -6 writes.
 		reserved = max(xzDictionary(head), min(budget.Left()/2, 8<<20), 4<<10)
-		if err := budget.Reserve(reserved, "the xz dictionary"); err != nil {
+		if err := budget.Reserve(reserved+afterXZ, "the xz dictionary"); err != nil {
 			return nil, 0, nil, err
 		}
+		budget.Release(afterXZ)
 		if r, err = xz.NewReader(in, uint32(min(reserved, math.MaxUint32))); err != nil {
 			budget.Release(reserved)
 		}
@@ -148,6 +149,10 @@ func decoder(kind Compression, head []byte, in *bufio.Reader, budget *disk.Budge
 	}
 	return dec, reserved, dec.Close, nil
 }
+
+// afterXZ is memory that a dictionary must leave to whoever uses the stream, so that one
+// too large is named as what is wrong.
+const afterXZ = 1 << 20
 
 // xzHeaderMax is the size of a stream header and the largest block header.
 const xzHeaderMax = 12 + 1024
