@@ -16,9 +16,9 @@ func TestDecoder(t *testing.T) {
 	record := []byte{0x51, 0x46, 0x49, 0xfb, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6, 7, 8, 0xaa, 0xbb, 0xcc, 9}
 	t.Run("big", func(t *testing.T) {
 		d := endian.Big(record, 0)
-		require.EqualValues(t, 0x514649fb, d.U32("magic"))
+		require.Equal(t, uint32(0x514649fb), d.U32("magic"))
 		require.EqualValues(t, 3, d.U32("version"))
-		require.EqualValues(t, 0x0102030405060708, d.U64("size"))
+		require.Equal(t, uint64(0x0102030405060708), d.U64("size"))
 		require.EqualValues(t, 0xaabb, d.U16("half"))
 		require.EqualValues(t, 0xcc, d.U8("byte"))
 		require.EqualValues(t, 19, d.Offset())
@@ -28,9 +28,9 @@ func TestDecoder(t *testing.T) {
 	})
 	t.Run("little", func(t *testing.T) {
 		d := endian.Little(record, 0)
-		require.EqualValues(t, 0xfb494651, d.U32("magic"))
+		require.Equal(t, uint32(0xfb494651), d.U32("magic"))
 		d.Skip(4, "version")
-		require.EqualValues(t, 0x0807060504030201, d.U64("size"))
+		require.Equal(t, uint64(0x0807060504030201), d.U64("size"))
 		require.EqualValues(t, 0xbbaa, d.U16("half"))
 		require.NoError(t, d.Err())
 	})
@@ -74,7 +74,7 @@ func TestChecked(t *testing.T) {
 	bad := func(_ int64, err error) { require.ErrorIs(t, err, endian.ErrRange) }
 
 	require.EqualValues(t, 7, ok(endian.Add(3, 4)))
-	require.EqualValues(t, math.MaxInt64, ok(endian.Add(math.MaxInt64, 0)))
+	require.Equal(t, int64(math.MaxInt64), ok(endian.Add(math.MaxInt64, 0)))
 	bad(endian.Add(math.MaxInt64, 1))
 	bad(endian.Add(-1, 1))
 	require.EqualValues(t, 12, ok(endian.Mul(3, 4)))
