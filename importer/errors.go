@@ -28,6 +28,8 @@ var (
 	ErrTooLarge = errors.New("disk too large")
 	// ErrDenied: a policy refuses the image.
 	ErrDenied = errors.New("denied by policy")
+	// ErrOptions: an option makes no sense. The caller is at fault, not the image.
+	ErrOptions = errors.New("invalid options")
 )
 
 // Stage is a part of an import.
@@ -137,7 +139,7 @@ func ClassOf(err error) Class {
 // permanent says whether err is of a kind that stays as it is, whatever else is in its chain.
 func permanent(err error) bool {
 	for _, p := range []error{
-		ErrDigest, ErrBootc, ErrEmptyDisk, ErrTooLarge, ErrDenied,
+		ErrDigest, ErrBootc, ErrEmptyDisk, ErrTooLarge, ErrDenied, ErrOptions,
 		archive.ErrNoDisk, archive.ErrSeveral, archive.ErrNotAFile,
 		disk.ErrCorrupt, disk.ErrTruncated, disk.ErrUnsupported, disk.ErrLimit, disk.ErrNeedsParking,
 		platform.ErrNoMatch, platform.ErrInvalid, platform.ErrUnsupported, platform.ErrLimit, platform.ErrDigest,
@@ -188,6 +190,9 @@ func isContext(err error) bool {
 
 // code names an error for programs, by the most telling part of its chain.
 func code(err error, stage Stage) string {
+	if isContext(err) {
+		return "cancelled"
+	}
 	var format *disk.FormatError
 	if errors.As(err, &format) {
 		return string(format.Reason)
@@ -200,7 +205,7 @@ func code(err error, stage Stage) string {
 		err  error
 		code string
 	}{
-		{context.Canceled, "cancelled"}, {context.DeadlineExceeded, "cancelled"},
+		{ErrOptions, "options"},
 		{ErrDigest, "digest"}, {platform.ErrDigest, "digest"},
 		{ErrBootc, "bootc"}, {ErrEmptyDisk, "empty-disk"}, {ErrTooLarge, "disk-too-large"}, {ErrDenied, "denied"},
 		{archive.ErrNoDisk, "no-disk"}, {archive.ErrSeveral, "several-files"}, {archive.ErrNotAFile, "not-a-file"},

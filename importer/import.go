@@ -55,7 +55,10 @@ func (r *run) finish(ctx context.Context, work func(context.Context) error) (*Re
 	ctx, r.cancel = context.WithCancelCause(parent)
 	defer r.cancel(nil)
 	stop := r.progress()
-	err := work(ctx)
+	err := at(StageResolve, r.o.check())
+	if err == nil {
+		err = work(ctx)
+	}
 	if err == nil && r.begun {
 		err = r.verify(ctx)
 	}

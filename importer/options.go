@@ -1,6 +1,9 @@
 package importer
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"log/slog"
 
 	"github.com/archdisk/archdisk/arch"
@@ -24,7 +27,7 @@ type Options struct {
 	Strict bool
 	// Path is the disk's path inside the image. "": the only file in /disk.
 	Path string
-	// Size is the size of the resulting disk in bytes: a smaller image is grown, a larger
+	// Size is the size of the resulting disk, a multiple of 512: a smaller image is grown, a larger
 	// one refused. 0: the image's own.
 	Size int64
 	// ExpectSHA256 is the hex SHA-256 that the decoded disk must have, as the image has it,
@@ -97,4 +100,22 @@ func (o Options) withDefaults() Options {
 		o.Limits.VirtualSize = min(o.Limits.VirtualSize, o.Size)
 	}
 	return o
+}
+
+// check refuses what no run could make sense of.
+func (o Options) check() error {
+	if o.Size < 0 || o.Size%disk.SectorSize != 0 {
+		return fmt.Errorf("%w: a disk of %d bytes is no multiple of %d", ErrOptions, o.Size, disk.SectorSize)
+	}
+	if s := o.ExpectSHA256; s != "" {
+		if p, err := hex.DecodeString(s); err != nil || len(p) != sha256.Size {
+			return fmt.Errorf("%w: a SHA-256 has %d hexadecimal digits", ErrOptions, 2*sha256.Size)
+		}
+	}
+	if d := o.ExpectFileDigest; d != "" {
+		if _, err := newHash(d); err != nil {
+			return fmt.Errorf("%w: %w", ErrOptions, err)
+		}
+	}
+	return nil
 }

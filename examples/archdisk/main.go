@@ -69,7 +69,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 func exitCode(err error) int {
 	var u *usageError
 	switch {
-	case errors.As(err, &u):
+	case errors.As(err, &u), errors.Is(err, importer.ErrOptions):
 		return exitUsage
 	case importer.ClassOf(err) == importer.Transient:
 		return exitTransient
