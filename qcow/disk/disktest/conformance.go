@@ -139,6 +139,23 @@ func (c Case) same(t *testing.T, m *Memory, stats disk.Stats) {
 	require.True(t, bytes.Equal(c.Want, got), "content differs")
 }
 
+// next returns the following read or write to fail: all of the first few, then ever wider
+// apart, in a short run sooner.
+func next[N int | int64](n N) N {
+	if testing.Short() {
+		return n + 1 + n/2
+	}
+	return n + 1 + n/6
+}
+
+// cuts is the number of places at which a file is cut.
+func cuts() int {
+	if testing.Short() {
+		return 10
+	}
+	return 20
+}
+
 // failing counts reads and fails the nth.
 type failing struct {
 	r     *bytes.Reader
@@ -163,7 +180,7 @@ func (f *failing) ReadAt(p []byte, off int64) (int, error) {
 func (c Case) testFailRead(t *testing.T) {
 	for _, way := range []string{"file", "stream", "image"} {
 		t.Run(way, func(t *testing.T) {
-			for n := int64(1); n < 10_000; n += 1 + n/6 {
+			for n := int64(1); n < 10_000; n = next(n) {
 				f := &failing{r: bytes.NewReader(c.File), nth: n}
 				var err error
 				switch way {
@@ -198,7 +215,7 @@ func (c Case) readAll(r io.ReaderAt) error {
 }
 
 func (c Case) testFailWrite(t *testing.T) {
-	for n := 1; n < 10_000; n += 1 + n/6 {
+	for n := 1; n < 10_000; n = next(n) {
 		m := &Memory{FailWrite: func(i int) error {
 			if i == n {
 				return errInjected
@@ -219,9 +236,9 @@ func (c Case) testFailWrite(t *testing.T) {
 // testCut: a file cut anywhere gives the whole right disk or an error, from every source.
 func (c Case) testCut(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, uint64(len(c.File))))
-	for i := range 20 {
+	for i := range cuts() {
 		n := rnd.IntN(len(c.File) + 1)
-		if i < 8 {
+		if i < 5 {
 			n = max(0, len(c.File)-1-i*100) // near the end, where it is easily missed
 		}
 		file := c.File[:n]
