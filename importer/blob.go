@@ -125,16 +125,16 @@ func (v *verifier) Read(p []byte) (int, error) {
 	v.n += int64(n)
 	v.fetched.Add(int64(n))
 	if v.n > v.d.Size {
-		return n, &SizeError{What: "layer", Want: v.d.Size, Got: v.n}
+		return n, &SizeError{Want: v.d.Size, Got: v.n}
 	}
 	if err != io.EOF {
 		return n, err
 	}
 	if v.n < v.d.Size {
-		return n, &SizeError{What: "layer", Want: v.d.Size, Got: v.n}
+		return n, &SizeError{Want: v.d.Size, Got: v.n}
 	}
 	if got := digest.NewDigest(v.d.Digest.Algorithm(), v.hash); got != v.d.Digest {
-		return n, &DigestError{What: "layer", Want: v.d.Digest.String(), Got: got.String()}
+		return n, &DigestError{Want: v.d.Digest.String(), Got: got.String()}
 	}
 	return n, io.EOF
 }

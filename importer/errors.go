@@ -86,12 +86,15 @@ func (e *Error) Unwrap() []error {
 
 // DigestError is content that differs from what its digest names. It unwraps to [ErrDigest].
 type DigestError struct {
-	What string // "layer", "disk", "disk image file"
+	What string // "decoded disk", "disk image file"; "" for a layer, which is named by its digest
 	Want string
 	Got  string
 }
 
 func (e *DigestError) Error() string {
+	if e.What == "" {
+		return fmt.Sprintf("%v: its digest is %s", ErrDigest, e.Got)
+	}
 	return fmt.Sprintf("%s: %v: digest is %s, not %s", e.What, ErrDigest, e.Got, e.Want)
 }
 
@@ -100,15 +103,14 @@ func (e *DigestError) Unwrap() error { return ErrDigest }
 
 // SizeError is a blob of another length than its descriptor states. It unwraps to [ErrDigest].
 type SizeError struct {
-	What      string
 	Want, Got int64 // Got is a lower bound if it is larger
 }
 
 func (e *SizeError) Error() string {
 	if e.Got > e.Want {
-		return fmt.Sprintf("%s: %v: more than the %d bytes that its descriptor states", e.What, ErrDigest, e.Want)
+		return fmt.Sprintf("%v: more than the %d bytes that its descriptor states", ErrDigest, e.Want)
 	}
-	return fmt.Sprintf("%s: %v: ends after %d of %d bytes", e.What, ErrDigest, e.Got, e.Want)
+	return fmt.Sprintf("%v: it ends after %d of %d bytes", ErrDigest, e.Got, e.Want)
 }
 
 // Unwrap returns [ErrDigest].

@@ -133,6 +133,8 @@ func (p *pass) tar(ctx context.Context, r io.Reader, d ocispec.Descriptor) error
 		p.res.LayerDigest, p.res.Entry = d.Digest.String(), archive.Clean(h.Name)
 		if err := p.take(ctx, entries); err == errProbed {
 			return err
+		} else if err == io.ErrUnexpectedEOF {
+			return fmt.Errorf("%q: the archive ends before the %d bytes of this file: %w", h.Name, h.Size, err)
 		} else if err != nil {
 			return about(fmt.Sprintf("%q", h.Name), err)
 		}

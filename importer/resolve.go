@@ -71,7 +71,7 @@ func fetcher(src Source, ref string) platform.Fetch {
 			return src.Manifest(ctx, ref, d)
 		}
 		if d.Size > maxDocument {
-			return nil, &SizeError{What: "config", Want: maxDocument, Got: d.Size}
+			return nil, fmt.Errorf("config: %w", &SizeError{Want: maxDocument, Got: d.Size})
 		}
 		body, err := src.Blob(ctx, ref, d)
 		if err != nil {
