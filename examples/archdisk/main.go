@@ -29,6 +29,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process, whatever it waits for
 	debug.SetMemoryLimit(softMemoryLimit)
 	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr}
 	os.Exit(a.run(ctx, os.Args[1:]))

@@ -200,7 +200,7 @@ func (f *File) Commit(ctx context.Context, size int64) error {
 	return nil
 }
 
-// Abort removes the temporary file. The destination is as it was.
+// Abort removes the temporary file, a killed process's included. The destination is as it was.
 func (f *File) Abort() error {
 	f.mu.Lock()
 	tmp, done := f.tmp, f.done
@@ -210,6 +210,9 @@ func (f *File) Abort() error {
 	if tmp != nil {
 		err = errors.Join(os.Remove(f.temporary()), tmp.Close()) // in this order: the lock guards the name
 	}
+	if tmp == nil && done == nil {
+		f.removeLeftover()
+	}
 	if done != nil {
 		err = errors.Join(err, done.Close())
 	}
@@ -217,6 +220,17 @@ func (f *File) Abort() error {
 		err = fmt.Errorf("target: %w", err)
 	}
 	return err
+}
+
+// removeLeftover removes what a killed process has left, unless another one is at work on it.
+func (f *File) removeLeftover() {
+	if _, err := os.Lstat(f.temporary()); err != nil {
+		return
+	}
+	if left, err := openLocked(f.temporary()); err == nil {
+		_ = os.Remove(f.temporary())
+		_ = left.Close()
+	}
 }
 
 // Close aborts what is not committed and closes the file. It may be called again.

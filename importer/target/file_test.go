@@ -122,6 +122,15 @@ func TestFileLeftover(t *testing.T) {
 	require.Equal(t, []string{"disk.img"}, names(t, dir))
 }
 
+// TestFileLeftoverWithoutBegin: a run that fails before its first write removes it, too.
+func TestFileLeftoverWithoutBegin(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".disk.img.archdisk-partial"), []byte("left"), 0o600))
+	f := create(t, filepath.Join(dir, "disk.img"))
+	require.NoError(t, f.Abort())
+	require.Empty(t, names(t, dir))
+}
+
 func TestFileBusy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	first, second := create(t, path), create(t, path)
