@@ -82,3 +82,58 @@ func TestDifferential(t *testing.T) {
 		}
 	}
 }
+
+// TestOutOfOrder: images whose clusters were compressed in no order, so that a cluster may
+// share a sector with neighbours that are known long before it.
+func TestOutOfOrder(t *testing.T) {
+	qemu, qemuIO := peer.Require(t, "qemu-img"), peer.Require(t, "qemu-io")
+	check := func(t *testing.T, image string) {
+		t.Helper()
+		raw := filepath.Join(t.TempDir(), "out.raw")
+		peer.Run(t, qemu, "convert", "-O", "raw", image, raw)
+		want, err := os.ReadFile(raw)
+		require.NoError(t, err)
+		file, err := os.ReadFile(image)
+		require.NoError(t, err)
+		disktest.TestDisk(t, qcowCase(file, want))
+	}
+	t.Run("between two known ones", func(t *testing.T) {
+		image := filepath.Join(t.TempDir(), "m.qcow2")
+		peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", "cluster_size=4k", image, "8M")
+		peer.Run(t, qemuIO, "-f", "qcow2", "-c", "write -q -c -P 1 0 4k", "-c", "write -q -c -P 2 2M 4k", "-c", "write -q -c -P 3 4k 4k", image)
+		check(t, image)
+	})
+	seeds := 12
+	if testing.Short() {
+		seeds = 2
+	}
+	base := rand.Uint64()
+	t.Logf("seed %d", base)
+	for i := range seeds {
+		compression := []string{"zlib", "zstd"}[i%2]
+		t.Run(fmt.Sprintf("random writes %d", i), func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(base, uint64(i)))
+			image := filepath.Join(t.TempDir(), "m.qcow2")
+			size := int64(4096) << rnd.IntN(5)
+			peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", fmt.Sprintf("cluster_size=%d,compression_type=%s", size, compression), image, "64M")
+			args, used := []string{"-f", "qcow2"}, map[int64]bool{}
+			for range 60 {
+				at := rnd.Int64N(64<<20/size) * size
+				if !used[at] { // a cluster is compressed once
+					used[at] = true
+					args = append(args, "-c", fmt.Sprintf("write -q -c -P %d %d %d", 1+rnd.IntN(255), at, size))
+				}
+			}
+			peer.Run(t, qemuIO, append(args, image)...)
+			check(t, image)
+		})
+		t.Run(fmt.Sprintf("convert -W %d", i), func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "in.raw"), guest(16<<20, base+uint64(i)), 0o600))
+			image := filepath.Join(dir, "m.qcow2")
+			peer.Run(t, qemu, "convert", "-f", "raw", "-O", "qcow2", "-c", "-W", "-m", "16", "-o", "cluster_size=4k,compression_type="+compression,
+				filepath.Join(dir, "in.raw"), image)
+			check(t, image)
+		})
+	}
+}

@@ -203,7 +203,7 @@ func (img *Image) decode(e disk.Extent) ([]byte, error) {
 		return nil, err
 	}
 	data = make([]byte, e.Unit)
-	if err := dec.Decode(e.Codec, data, src); err != nil {
+	if _, err := dec.Decode(e.Codec, data, src); err != nil {
 		reason := disk.DecompressFailed
 		if cut {
 			reason = disk.Truncated

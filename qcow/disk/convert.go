@@ -42,10 +42,9 @@ type Stats struct {
 }
 
 const (
-	chunkSize  = 1 << 20  // plain data is written in pieces of this size
-	zeroBlock  = 4 << 10  // granularity at which data is looked at for zeros
-	parkSize   = 64 << 10 // bytes parked at a time
-	sectorMask = SectorSize - 1
+	chunkSize = 1 << 20  // plain data is written in pieces of this size
+	zeroBlock = 4 << 10  // granularity at which data is looked at for zeros
+	parkSize  = 64 << 10 // bytes parked at a time
 )
 
 // Convert walks src once from front to back and writes to dst the disk that layout says
@@ -83,6 +82,7 @@ func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o 
 		count:  o.Counters,
 	}
 	defer w.release()
+	pool.park = &w.park
 	for range pool.workers {
 		group.Go(func() error { return pool.work(ctx) })
 	}
@@ -232,6 +232,12 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // take does what e asks for. e starts at pos, or before it: then its bytes have passed.
 func (w *walker) take(e Extent) error {
+	if passed := min(e.File.Len, w.pos-e.File.Off); w.src.file == nil && e.Kind != Drop && passed > 0 &&
+		w.park.has(e.File.Off, passed) < passed {
+		if err := w.pool.idle(w.ctx); err != nil { // a worker may be about to park it
+			return err
+		}
+	}
 	switch {
 	case e.Kind == Drop:
 		return w.drop(e.File.End() - w.pos)
@@ -318,52 +324,55 @@ func (w *walker) plain(e Extent) error {
 }
 
 // compressed hands one compressed piece over. Its stated end is an upper bound, and the
-// next piece may begin before it: then the walk goes on from there.
+// next piece may begin before it: then the walk goes on from there. What stands between its
+// true end, which only its worker finds, and that place may belong to a piece that no table
+// has named yet, so until all are named the worker parks it.
 func (w *walker) compressed(e Extent) error {
 	j := job{guest: e.Guest, file: e.File, codec: e.Codec, unit: e.Unit}
 	end := e.File.End()
+	if next, ok := w.pending.peek(); ok && next.File.Off < end {
+		end = max(next.File.Off, e.File.Off)
+	}
 	if w.src.file != nil {
 		if e.File.Off >= w.src.size {
 			return w.truncated(w.src.size, "compressed data "+e.File.String())
 		}
-		j.file.Len = min(j.file.Len, w.src.size-e.File.Off)
-		j.cut = j.file.Len < e.File.Len
-		w.pos = max(w.pos, w.resume(e, end))
+		if left := w.src.size - e.File.Off; left < j.file.Len {
+			j.file.Len, j.short = left, Truncated
+		}
+		w.pos = max(w.pos, end)
 		return w.pool.send(w.ctx, j)
 	}
-	buf, err := w.pool.buffer(w.ctx, e.File.Len)
+	want, before := e.File.Len, w.pos
+	if passed := min(want, before-e.File.Off); passed > 0 {
+		// What is parked ends where the next piece began: before the stated end, perhaps,
+		// but behind the true one.
+		if have := w.park.has(e.File.Off, passed); have < passed {
+			want, j.short = have, NeedsParking
+		}
+	}
+	buf, err := w.pool.buffer(w.ctx, want)
 	if err != nil {
 		return err
 	}
-	before := w.pos
 	n, err := w.fill(buf, e.File.Off)
 	if err != nil {
 		return err
 	}
+	if int64(n) < want {
+		j.short = Truncated
+	}
 	if n == 0 {
-		return w.truncated(e.File.Off, "compressed data "+e.File.String())
+		return &FormatError{Format: w.format(), Reason: j.short, Offset: e.File.Off, Detail: "compressed data " + e.File.String() + " is not there"}
 	}
-	j.buf, j.cut = buf[:n], int64(n) < e.File.Len
-	if back := max(before, w.resume(e, min(end, w.stream.pos))); back < w.stream.pos {
-		w.stream.unread(j.buf, back)
+	j.buf = buf[:n]
+	resume := max(before, min(end, w.stream.pos))
+	w.stream.unread(j.buf, resume)
+	w.pos = resume
+	if from := max(e.File.Off, before); from < resume && !w.layout.State().Complete {
+		j.spare = Range{from, resume - from}
 	}
-	w.pos = w.stream.pos
 	return w.pool.send(w.ctx, j)
-}
-
-// resume returns where the walk goes on behind a compressed piece that ends by end: at
-// the next piece if that begins before, else at end. The last sector may hold the start of a
-// piece not known yet, so while some are unknown it is gone over again.
-func (w *walker) resume(e Extent, end int64) int64 {
-	next, ok := w.pending.peek()
-	switch {
-	case ok && next.File.Off < end:
-		return max(next.File.Off, e.File.Off)
-	case w.layout.State().Complete:
-		return end
-	default:
-		return max((end-1)&^sectorMask, e.File.Off+1)
-	}
 }
 
 // fill reads the file's bytes at off into p, from what is parked as far as they have

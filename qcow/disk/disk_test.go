@@ -165,7 +165,7 @@ func TestDecode(t *testing.T) {
 			defer d.Close()
 			for range 2 { // a decoder is used again
 				dst := make([]byte, len(data))
-				err := d.Decode(tt.codec, dst, tt.src)
+				_, err := d.Decode(tt.codec, dst, tt.src)
 				if !tt.ok {
 					require.Error(t, err)
 					continue
@@ -173,7 +173,12 @@ func TestDecode(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, data, dst)
 			}
-			require.NoError(t, d.Decode(disk.Deflate, make([]byte, len(data)), deflate(t, data)), "and after an error")
+			used, err := d.Decode(disk.Deflate, make([]byte, len(data)), append(deflate(t, data), "next"...))
+			require.NoError(t, err, "and after an error")
+			require.Equal(t, len(deflate(t, data)), used, "not a byte more than the piece has")
+			used, err = d.Decode(disk.Zstd, make([]byte, len(data)), append(checksummed[:len(checksummed):len(checksummed)], "next"...))
+			require.NoError(t, err)
+			require.Equal(t, len(checksummed), used)
 		})
 	}
 }
@@ -214,12 +219,12 @@ func FuzzDecode(f *testing.F) {
 		for i := range whole {
 			whole[i] = 0xa5
 		}
-		err := d.Decode(disk.Codec(codec%3), whole[:1024], src)
+		_, err := d.Decode(disk.Codec(codec%3), whole[:1024], src)
 		for _, b := range whole[1024:] {
 			require.EqualValues(t, 0xa5, b, "wrote past its output")
 		}
 		again := make([]byte, 1024)
-		err2 := d.Decode(disk.Codec(codec%3), again, src)
+		_, err2 := d.Decode(disk.Codec(codec%3), again, src)
 		require.Equal(t, err == nil, err2 == nil)
 		if err == nil {
 			require.Equal(t, whole[:1024], again)

@@ -2,12 +2,16 @@ package disk
 
 import (
 	"fmt"
+	"slices"
 	"sort"
+	"sync"
 )
 
 // parking keeps bytes of a stream that have passed before their place was known.
-// Segments stand in the order of the stream and never overlap.
+// Segments stand in the order of the stream and never overlap. The walker puts them, and
+// workers, which find where compressed pieces end.
 type parking struct {
+	mu     sync.Mutex
 	format string // for errors
 	budget *Budget
 	limit  int64
@@ -25,6 +29,8 @@ func (s segment) end() int64 { return s.off + int64(len(s.p)) }
 
 // put keeps p, which it takes over, as the bytes at off.
 func (k *parking) put(off int64, p []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	n := int64(len(p))
 	if k.held+n > k.limit {
 		return k.refuse(off, k.held+n)
@@ -34,14 +40,31 @@ func (k *parking) put(off int64, p []byte) error {
 	}
 	k.held += n
 	k.peak = max(k.peak, k.held)
-	k.segs = append(k.segs, segment{off, p})
+	k.segs = slices.Insert(k.segs, k.find(off), segment{off, p})
 	return nil
+}
+
+// find returns the index of the first segment that ends behind off.
+func (k *parking) find(off int64) int {
+	return sort.Search(len(k.segs), func(i int) bool { return k.segs[i].end() > off })
+}
+
+// has returns how many bytes at off are parked in one run, at most n.
+func (k *parking) has(off, n int64) int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at := off
+	for i := k.find(at); i < len(k.segs) && at < off+n && k.segs[i].off <= at; i++ {
+		at = k.segs[i].end()
+	}
+	return min(at-off, n)
 }
 
 // read fills p with the parked bytes at off and returns how many there are in one run.
 func (k *parking) read(off int64, p []byte) int {
-	i := sort.Search(len(k.segs), func(i int) bool { return k.segs[i].end() > off })
-	n := 0
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i, n := k.find(off), 0
 	for ; i < len(k.segs) && n < len(p) && k.segs[i].off <= off; i++ {
 		c := copy(p[n:], k.segs[i].p[off-k.segs[i].off:])
 		n += c
@@ -52,6 +75,8 @@ func (k *parking) read(off int64, p []byte) int {
 
 // clear drops everything: nothing parked can be needed any more.
 func (k *parking) clear() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.budget.Release(k.held)
 	k.segs, k.held = nil, 0
 }

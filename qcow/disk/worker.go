@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,7 +16,9 @@ type job struct {
 	unit  int64
 	buf   []byte // file bytes from a stream; nil: read them from file
 	file  Range
-	cut   bool // the file ended before the piece's stated end
+	// compressed pieces only
+	short Reason // why buf may lack bytes of the piece: Truncated or NeedsParking; "" if it does not
+	spare Range  // file bytes behind the piece's true end may be another's, and are parked
 }
 
 // workers decode and write what the walker finds. Buffers go round between the two, so
@@ -29,6 +32,7 @@ type workers struct {
 	chunk    int64
 	jobs     chan job
 	free     chan []byte
+	park     *parking
 	budget   *Budget
 	reserved int64
 	count    *Counters
@@ -94,6 +98,22 @@ func (p *workers) send(ctx context.Context, j job) error {
 	}
 }
 
+// idle waits until no job of a stream is under way: each holds a buffer.
+func (p *workers) idle(ctx context.Context) error {
+	all := make([][]byte, 0, cap(p.free))
+	for range cap(p.free) {
+		b, err := p.buffer(ctx, 0)
+		if err != nil {
+			return err
+		}
+		all = append(all, b)
+	}
+	for _, b := range all {
+		p.free <- b
+	}
+	return nil
+}
+
 func (p *workers) recycle(b []byte) {
 	if b != nil {
 		p.free <- b[:0]
@@ -137,15 +157,17 @@ func (p *workers) work(ctx context.Context) error {
 			if int64(cap(out)) < j.unit {
 				out = make([]byte, j.unit)
 			}
-			if err := dec.Decode(j.codec, out[:j.unit], j.buf); err != nil {
-				reason := DecompressFailed
-				if j.cut {
-					reason = Truncated
-				}
-				return &FormatError{Format: p.format, Reason: reason, Offset: j.file.Off,
+			used, err := dec.Decode(j.codec, out[:j.unit], j.buf)
+			if err != nil {
+				return &FormatError{Format: p.format, Reason: cmp.Or(j.short, DecompressFailed), Offset: j.file.Off,
 					Detail: fmt.Sprintf("%s piece for disk offset %#x", j.codec, j.guest.Off), Err: err}
 			}
 			data = out[:j.guest.Len]
+			if from := max(j.file.Off+int64(used), j.spare.Off); from < j.spare.End() {
+				if err := p.park.put(from, bytes.Clone(j.buf[from-j.file.Off:j.spare.End()-j.file.Off])); err != nil {
+					return err
+				}
+			}
 		}
 		if err := p.write(data, j.guest.Off); err != nil {
 			return err
