@@ -62,8 +62,10 @@ func (h *Header) l2Bits() uint32 { return h.ClusterBits - 3 }
 
 // l1Needed returns how many L1 entries map the virtual size.
 func (h *Header) l1Needed() int64 {
-	span := h.ClusterBits + h.l2Bits()
-	return (h.Size + (1<<span - 1)) >> span
+	if h.Size == 0 {
+		return 0
+	}
+	return (h.Size-1)>>(h.ClusterBits+h.l2Bits()) + 1
 }
 
 // fault builds the error for one field of the header.
@@ -132,7 +134,10 @@ func ParseHeader(p []byte, limits disk.Limits) (*Header, error) {
 	default:
 		return nil, fault(disk.Encrypted, "crypt_method", 32, uint64(crypt), "unknown encryption method")
 	}
-	return h, h.checkTables(tables{size, l1Size, l1Offset, reftableOffset, reftableClusters, snapshotsOffset}, limits)
+	if err := h.checkTables(tables{size, l1Size, l1Offset, reftableOffset, reftableClusters, snapshotsOffset}, limits); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // checkFeatures judges the version 3 fields.

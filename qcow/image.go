@@ -49,7 +49,10 @@ func Open(r io.ReaderAt, size int64, o OpenOptions) (*Image, error) {
 	img := &Image{h: h, r: r, size: size,
 		l2:      newCache[[]byte](int(o.Cache / 2 / h.ClusterSize())),
 		decoded: newCache[[]byte](int(o.Cache / 2 / h.ClusterSize()))}
-	return img, img.readL1()
+	if err := img.readL1(); err != nil {
+		return nil, err
+	}
+	return img, nil
 }
 
 func readFull(r io.ReaderAt, p []byte, off int64) error {
@@ -90,7 +93,10 @@ func (img *Image) file(r disk.Range, what string) ([]byte, error) {
 			Detail: fmt.Sprintf("file ends before %s %s", what, r)}
 	}
 	p := make([]byte, r.Len)
-	return p, readFull(img.r, p, r.Off)
+	if err := readFull(img.r, p, r.Off); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // Header returns the image's header.
@@ -99,14 +105,15 @@ func (img *Image) Header() *Header { return img.h }
 // Size returns the virtual size in bytes.
 func (img *Image) Size() int64 { return img.h.Size }
 
-// Close frees the image's memory. The reader stays open: it is the caller's.
+// Close frees the image's memory; it may be read all the same. The reader stays open: it is
+// the caller's.
 func (img *Image) Close() error {
 	img.mu.Lock()
 	defer img.mu.Unlock()
 	for _, d := range img.decoders {
 		d.Close()
 	}
-	img.decoders = nil
+	img.decoders, img.l2, img.decoded = nil, newCache[[]byte](1), newCache[[]byte](1)
 	return nil
 }
 
@@ -188,10 +195,6 @@ func (img *Image) lookup(guest int64) (disk.Extent, error) {
 func (img *Image) decode(e disk.Extent) ([]byte, error) {
 	img.mu.Lock()
 	data, ok := img.decoded.get(e.Guest.Off)
-	dec := new(disk.Decoder)
-	if n := len(img.decoders); !ok && n > 0 {
-		dec, img.decoders = img.decoders[n-1], img.decoders[:n-1]
-	}
 	img.mu.Unlock()
 	if ok {
 		return data, nil
@@ -202,6 +205,8 @@ func (img *Image) decode(e disk.Extent) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	dec := img.takeDecoder()
+	defer img.putDecoder(dec)
 	data = make([]byte, e.Unit)
 	if _, err := dec.Decode(e.Codec, data, src); err != nil {
 		reason := disk.DecompressFailed
@@ -213,7 +218,24 @@ func (img *Image) decode(e disk.Extent) ([]byte, error) {
 	}
 	img.mu.Lock()
 	img.decoded.put(e.Guest.Off, data)
-	img.decoders = append(img.decoders, dec)
 	img.mu.Unlock()
 	return data, nil
+}
+
+func (img *Image) takeDecoder() *disk.Decoder {
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	n := len(img.decoders)
+	if n == 0 {
+		return new(disk.Decoder)
+	}
+	d := img.decoders[n-1]
+	img.decoders = img.decoders[:n-1]
+	return d
+}
+
+func (img *Image) putDecoder(d *disk.Decoder) {
+	img.mu.Lock()
+	defer img.mu.Unlock()
+	img.decoders = append(img.decoders, d)
 }

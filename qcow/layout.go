@@ -2,17 +2,24 @@ package qcow
 
 import (
 	"encoding/binary"
+	"fmt"
+	"slices"
 
 	"github.com/archdisk/archdisk/qcow/disk"
 )
 
 // Layout is the [disk.Layout] of a QCOW2 image.
 type Layout struct {
-	h      *Header
-	claims claims
-	l1Read bool
-	l2Left int // L2 tables named and not read yet
+	h       *Header
+	limits  disk.Limits
+	claims  claims
+	l1Read  bool
+	l2Left  int           // L2 tables named and not read yet
+	packed  int64         // bytes of compressed clusters; see overlap
+	scratch []disk.Extent // one L2 table's
 }
+
+const extentSize = 48 // of a disk.Extent in memory, in bytes
 
 // NewLayout parses the header from the first bytes of an image; see [ParseHeader].
 func NewLayout(head []byte, limits disk.Limits) (*Layout, error) {
@@ -20,7 +27,8 @@ func NewLayout(head []byte, limits disk.Limits) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Layout{h: h, claims: newClaims(h, limits.WithDefaults())}, nil
+	limits = limits.WithDefaults()
+	return &Layout{h: h, limits: limits, claims: newClaims(h, limits)}, nil
 }
 
 // Header returns the image's header.
@@ -28,7 +36,8 @@ func (l *Layout) Header() *Header { return l.h }
 
 // State implements [disk.Layout].
 func (l *Layout) State() disk.State {
-	return disk.State{Format: "qcow2", Size: l.h.Size, Unit: l.h.ClusterSize(), Complete: l.l1Read && l.l2Left == 0}
+	return disk.State{Format: "qcow2", Size: l.h.Size, Unit: l.h.ClusterSize(), Complete: l.l1Read && l.l2Left == 0,
+		Memory: l.claims.memory() + int64(cap(l.scratch))*extentSize}
 }
 
 // Start names the header's cluster, the refcount table and the L1 table.
@@ -58,8 +67,8 @@ func (l *Layout) Start() ([]disk.Extent, error) {
 		disk.Extent{Kind: disk.Drop, File: disk.Range{Off: l1.End(), Len: whole - l1.Len}}), nil
 }
 
-// Feed takes the L1 table, then each L2 table. A L2 table's extent carries the guest
-// range that it maps.
+// Feed takes the L1 table, which is the first to come since nothing else is known before
+// it, then each L2 table. A L2 table's extent carries the guest range that it maps.
 func (l *Layout) Feed(meta disk.Extent, p []byte) ([]disk.Extent, error) {
 	if !l.l1Read {
 		l.l1Read = true
@@ -71,7 +80,11 @@ func (l *Layout) Feed(meta disk.Extent, p []byte) ([]disk.Extent, error) {
 
 func (l *Layout) feedL1(off int64, p []byte) ([]disk.Extent, error) {
 	h := l.h
-	var list []disk.Extent
+	n := l1Extents(p)
+	if n*extentSize > l.limits.Metadata {
+		return nil, fault(disk.LimitExceeded, "l1_size", 36, uint64(h.L1Size), "the L1 table at %#x has %d runs, %d bytes of memory are allowed for it", off, n, l.limits.Metadata)
+	}
+	list := make([]disk.Extent, 0, n)
 	span := int64(1) << (h.ClusterBits + h.l2Bits())
 	for i := int64(0); i < int64(len(p))/8; i++ {
 		entry, at := binary.BigEndian.Uint64(p[i*8:]), off+i*8
@@ -94,9 +107,22 @@ func (l *Layout) feedL1(off int64, p []byte) ([]disk.Extent, error) {
 	return list, nil
 }
 
+// l1Extents counts the extents that a L1 table gives, before memory is taken for them.
+func l1Extents(p []byte) (n int64) {
+	hole := false
+	for ; len(p) >= 8; p = p[8:] {
+		was := hole
+		hole = binary.BigEndian.Uint64(p)&entryOffset == 0
+		if !hole || !was {
+			n++
+		}
+	}
+	return n
+}
+
 func (l *Layout) feedL2(meta disk.Extent, p []byte) ([]disk.Extent, error) {
 	h := l.h
-	var list []disk.Extent
+	list := l.scratch[:0]
 	for done := int64(0); done < meta.Guest.Len; done += h.ClusterSize() {
 		i := done >> h.ClusterBits * 8
 		entry, at := binary.BigEndian.Uint64(p[i:]), meta.File.Off+i
@@ -108,6 +134,7 @@ func (l *Layout) feedL2(meta disk.Extent, p []byte) ([]disk.Extent, error) {
 			u := cluster
 			if e.Codec != disk.Plain {
 				u = packed
+				l.packed += max(0, e.File.Len-2*disk.SectorSize)
 			}
 			if err := l.claims.claim(e.File, u, "L2 entry", at, entry); err != nil {
 				return nil, err
@@ -115,7 +142,22 @@ func (l *Layout) feedL2(meta disk.Extent, p []byte) ([]disk.Extent, error) {
 		}
 		list = disk.Append(list, e)
 	}
-	return list, nil
+	l.scratch = list
+	if err := l.overlap(meta.File.Off); err != nil {
+		return nil, err
+	}
+	return slices.Clone(list), nil
+}
+
+// overlap refuses images whose compressed clusters stand on each other, so that few bytes
+// of a file cannot ask for much work. Neighbours share their first and last sectors at most,
+// so what is between those, summed up, fits the host clusters that they are in.
+func (l *Layout) overlap(table int64) error {
+	if room := l.claims.packed << l.h.ClusterBits; l.packed > room {
+		return &disk.FormatError{Format: "qcow2", Reason: disk.SharedCluster, Offset: table,
+			Detail: fmt.Sprintf("compressed clusters named up to this L2 table have %d bytes in %d bytes of the file", l.packed, room)}
+	}
+	return nil
 }
 
 // End has nothing to add: all of QCOW2's metadata is named from the front.

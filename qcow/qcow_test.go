@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -190,6 +191,15 @@ func TestTableRefusals(t *testing.T) {
 	packed := testdata.Read("qcow2/qemu-zlib-4k.qcow2")
 	_, packedL2 := tablesOf(t, packed)
 	packedFirst := used(packed, packedL2, 0)
+	shared, longest := packed, uint64(0) // all entries name the longest compressed cluster
+	for i := range 512 {
+		if e := binary.BigEndian.Uint64(packed[packedL2+8*i:]); e>>62 == 1 && e>>58&15 > longest>>58&15 {
+			longest = e
+		}
+	}
+	for i := range 512 {
+		shared = mutate(shared, packedL2+8*i, 8, longest)
+	}
 
 	for _, tt := range []struct {
 		name     string
@@ -210,6 +220,7 @@ func TestTableRefusals(t *testing.T) {
 		{"one cluster mapped twice", mutate(plain, second, 8, entry(first)), disk.SharedCluster, "L2 entry", true},
 		{"zero cluster in version 2", mutate(v2, v2first, 8, binary.BigEndian.Uint64(v2[v2first:])|1), disk.BadEntry, "version 2", false},
 		{"compressed cluster at 0", mutate(packed, packedFirst, 8, 1<<62), disk.BadEntry, "inside the header", false},
+		{"compressed clusters on each other", shared, disk.SharedCluster, "compressed clusters", true},
 		{"compressed cluster past the end", mutate(packed, packedFirst, 8, 1<<62|1<<40), disk.Truncated, "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -316,4 +327,49 @@ func TestBudget(t *testing.T) {
 	_, err = qcowCase(file, nil).Convert(t.Context(), file, disk.Stream(bytes.NewReader(file)), new(disktest.Memory), disk.ConvertOptions{Budget: b, Workers: 64})
 	require.NoError(t, err, "workers are fewer where they do not fit")
 	require.EqualValues(t, 64<<20, b.Left())
+}
+
+// TestLimits: hostile numbers meet a limit before they meet memory.
+func TestLimits(t *testing.T) {
+	good := testdata.Read("qcow2/qemu-v3-64k.qcow2")
+	t.Run("size near 2^63", func(t *testing.T) {
+		file := mutate(mutate(mutate(good, 24, 8, 1<<63-512), 20, 4, 21), 36, 4, 4<<20)
+		requireFault := func(err error) {
+			var fe *disk.FormatError
+			require.ErrorAs(t, err, &fe)
+			require.Equal(t, disk.BadHeader, fe.Reason, "%v", err)
+			require.Equal(t, "l1_size", fe.Field)
+		}
+		_, err := qcow.NewLayout(file, disk.Limits{VirtualSize: 1<<63 - 1})
+		requireFault(err)
+		_, err = qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{Limits: disk.Limits{VirtualSize: 1<<63 - 1}})
+		requireFault(err)
+	})
+	t.Run("L1 table of 32 MiB", func(t *testing.T) {
+		file := mutate(mutate(mutate(good, 20, 4, 9), 24, 8, 128<<30), 36, 4, 4<<20)
+		layout, err := qcow.NewLayout(file[:512], disk.Limits{})
+		require.NoError(t, err)
+		list, err := layout.Start()
+		require.NoError(t, err)
+		for _, e := range list {
+			if e.Kind != disk.Meta {
+				continue
+			}
+			table := bytes.Repeat([]byte{0, 0, 0, 1, 0, 0, 0, 0}, 4<<20)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err = layout.Feed(e, table)
+			runtime.ReadMemStats(&after)
+			require.ErrorIs(t, err, disk.ErrLimit)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+		}
+	})
+	t.Run("what clusters are in use is counted", func(t *testing.T) {
+		layout, err := qcow.NewLayout(good, disk.Limits{})
+		require.NoError(t, err)
+		before := layout.State().Memory
+		_, err = layout.Start()
+		require.NoError(t, err)
+		require.Greater(t, layout.State().Memory, before)
+	})
 }

@@ -76,7 +76,8 @@ func (h *Header) compressed(e disk.Extent, entry uint64, at int64) (disk.Extent,
 type claims struct {
 	bits   uint32 // of the cluster size
 	chunks map[int64]*[claimChunk]use
-	limit  int // chunks allowed
+	limit  int   // chunks allowed
+	packed int64 // host clusters that hold compressed ones
 }
 
 type use uint8
@@ -98,6 +99,8 @@ func newClaims(h *Header, limits disk.Limits) claims {
 	return claims{bits: h.ClusterBits, chunks: map[int64]*[claimChunk]use{}, limit: int(limits.Metadata / claimCost)}
 }
 
+func (c *claims) memory() int64 { return int64(len(c.chunks)) * claimCost }
+
 // claim marks the host clusters of r as used for u. field and at say who claims.
 func (c *claims) claim(r disk.Range, u use, field string, at int64, entry uint64) error {
 	for i := r.Off >> c.bits; i <= (r.End()-1)>>c.bits; i++ {
@@ -112,6 +115,9 @@ func (c *claims) claim(r disk.Range, u use, field string, at int64, entry uint64
 		was := chunk[i%claimChunk]
 		if was == free || was == packed && u == packed {
 			chunk[i%claimChunk] = u
+			if was == free && u == packed {
+				c.packed++
+			}
 			continue
 		}
 		reason := disk.SharedCluster

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math"
 	"runtime"
@@ -18,7 +19,7 @@ type Zeroer interface {
 
 // ConvertOptions adjusts [Convert]. The zero value is ready.
 type ConvertOptions struct {
-	Workers     int       // goroutines that decode and write; default GOMAXPROCS, at most 16
+	Workers     int       // goroutines that decode and write; default GOMAXPROCS or 16, the lesser
 	Budget      *Budget   // memory; default a budget of DefaultMemory for this call alone
 	MaxParked   int64     // memory for parked data; default half the budget
 	VirtualSize int64     // largest disk accepted; default that of the Layout
@@ -55,6 +56,9 @@ const (
 // Errors: a [*FormatError] for what is wrong with the image, a [*WriteError] for dst's, the
 // context's, or src's own as they came. dst is then in no defined state.
 func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o ConvertOptions) (Stats, error) {
+	if src.stream == nil && src.file == nil {
+		return Stats{}, errors.New("disk: Convert: a Source of nothing")
+	}
 	if o.Budget == nil {
 		o.Budget = NewBudget(0)
 	}
@@ -71,15 +75,19 @@ func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o 
 	defer pool.release()
 	group, ctx := errgroup.WithContext(ctx)
 	w := &walker{
-		ctx:    ctx,
-		layout: layout,
-		src:    src,
-		stream: forward{r: src.stream},
-		pool:   pool,
-		budget: o.Budget,
-		limit:  o.VirtualSize,
-		park:   parking{format: layout.State().Format, budget: o.Budget, limit: o.MaxParked},
-		count:  o.Counters,
+		ctx:     ctx,
+		layout:  layout,
+		src:     src,
+		stream:  forward{r: src.stream},
+		pending: pending{budget: o.Budget},
+		pool:    pool,
+		budget:  o.Budget,
+		limit:   o.VirtualSize,
+		park:    parking{format: layout.State().Format, budget: o.Budget, limit: o.MaxParked},
+		count:   o.Counters,
+	}
+	if m := layout.State().MaxSize; m > 0 && (w.limit <= 0 || m < w.limit) {
+		w.limit = m
 	}
 	defer w.release()
 	pool.park = &w.park
@@ -109,7 +117,7 @@ type walker struct {
 	stream   forward
 	pos      int64 // everything before it has passed
 	pending  pending
-	reserved int64 // of the budget, for pending
+	reserved int64 // of the budget, for what the layout holds
 	park     parking
 	pool     *workers
 	budget   *Budget
@@ -118,6 +126,7 @@ type walker struct {
 }
 
 func (w *walker) release() {
+	w.pending.release()
 	w.budget.Release(w.reserved)
 	w.park.clear()
 }
@@ -180,13 +189,14 @@ func (w *walker) accept(extents []Extent) error {
 		}
 		kept = append(kept, e)
 	}
-	w.pending.add(kept)
-	need := int64(w.pending.count) * extentSize
-	if need > w.reserved {
-		if err := w.budget.Reserve(need-w.reserved, "tables"); err != nil {
+	if err := w.pending.add(kept); err != nil {
+		return &FormatError{Format: w.format(), Reason: LimitExceeded, Offset: w.pos, Err: err}
+	}
+	if need := w.layout.State().Memory - w.reserved; need > 0 {
+		if err := w.budget.Reserve(need, "tables"); err != nil {
 			return &FormatError{Format: w.format(), Reason: LimitExceeded, Offset: w.pos, Err: err}
 		}
-		w.reserved = need
+		w.reserved += need
 	}
 	return nil
 }
@@ -221,9 +231,20 @@ func (w *walker) drop(n int64) error {
 		w.pos += n
 		return nil
 	}
-	_, err := io.CopyN(io.Discard, readerFunc(w.stream.read), n)
-	w.pos = w.stream.pos
-	return err
+	for n > 0 {
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		step := min(n, chunkSize)
+		_, err := io.CopyN(io.Discard, readerFunc(w.stream.read), step)
+		w.pos = w.stream.pos
+		w.count.Read.Store(w.pos)
+		if err != nil {
+			return err
+		}
+		n -= step
+	}
+	return nil
 }
 
 type readerFunc func([]byte) (int, error)
@@ -250,24 +271,23 @@ func (w *walker) take(e Extent) error {
 	}
 }
 
-// feed reads a piece of metadata, with memory that grows only as its bytes arrive.
+// feed reads a piece of metadata. What it gives is the layout's to bound: it stands outside
+// the budget until accept has counted it.
 func (w *walker) feed(e Extent) error {
+	if w.src.file != nil && e.File.End() > w.src.size {
+		return w.truncated(w.src.size, e.String())
+	}
 	if err := w.budget.Reserve(e.File.Len, "metadata"); err != nil {
 		return &FormatError{Format: w.format(), Reason: LimitExceeded, Offset: e.File.Off, Err: err}
 	}
 	defer w.budget.Release(e.File.Len)
-	var buf []byte
-	for got := int64(0); got < e.File.Len; {
-		n := min(e.File.Len-got, max(got, parkSize))
-		buf = append(buf, make([]byte, n)...)
-		m, err := w.fill(buf[got:], e.File.Off+got)
-		if err == nil && int64(m) < n {
-			err = w.truncated(e.File.Off+got+int64(m), "metadata "+e.File.String())
-		}
-		if err != nil {
-			return err
-		}
-		got += n
+	buf := make([]byte, e.File.Len)
+	n, err := w.fill(buf, e.File.Off)
+	if err == nil && n < len(buf) {
+		err = w.truncated(e.File.Off+int64(n), e.String())
+	}
+	if err != nil {
+		return err
 	}
 	w.pos = max(w.pos, e.File.End())
 	more, err := w.layout.Feed(e, buf)
@@ -290,7 +310,7 @@ func (w *walker) plain(e Extent) error {
 			if open {
 				j.guest.Len = min(n, max(w.src.size-j.file.Off, 0))
 			} else if j.file.End() > w.src.size {
-				return w.truncated(w.src.size, "data "+e.File.String())
+				return w.truncated(w.src.size, e.String())
 			}
 			j.file.Len = j.guest.Len
 		} else {
@@ -300,7 +320,7 @@ func (w *walker) plain(e Extent) error {
 			}
 			m, err := w.fill(buf, j.file.Off)
 			if err == nil && int64(m) < n && !open {
-				err = w.truncated(j.file.Off+int64(m), "data "+e.File.String())
+				err = w.truncated(j.file.Off+int64(m), e.String())
 			}
 			if err != nil {
 				return err
@@ -335,7 +355,7 @@ func (w *walker) compressed(e Extent) error {
 	}
 	if w.src.file != nil {
 		if e.File.Off >= w.src.size {
-			return w.truncated(w.src.size, "compressed data "+e.File.String())
+			return w.truncated(w.src.size, e.String())
 		}
 		if left := w.src.size - e.File.Off; left < j.file.Len {
 			j.file.Len, j.short = left, Truncated
@@ -363,7 +383,7 @@ func (w *walker) compressed(e Extent) error {
 		j.short = Truncated
 	}
 	if n == 0 {
-		return &FormatError{Format: w.format(), Reason: j.short, Offset: e.File.Off, Detail: "compressed data " + e.File.String() + " is not there"}
+		return &FormatError{Format: w.format(), Reason: j.short, Offset: e.File.Off, Detail: e.String() + " is not there"}
 	}
 	j.buf = buf[:n]
 	resume := max(before, min(end, w.stream.pos))
@@ -422,7 +442,7 @@ func (w *walker) end() error {
 			break
 		}
 		if next.File.Off >= size && next.Kind != Drop {
-			return w.truncated(size, next.Kind.String()+" "+next.File.String())
+			return w.truncated(size, next.String())
 		}
 		w.pending.pop()
 		if err := w.take(next); err != nil && err != io.EOF {
@@ -430,7 +450,7 @@ func (w *walker) end() error {
 		}
 	}
 	if s := w.layout.State(); !s.Complete || s.Size < 0 {
-		return w.truncated(size, "its tables are complete")
+		return w.truncated(size, "all its tables have been named")
 	}
 	return nil
 }

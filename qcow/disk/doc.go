@@ -3,7 +3,7 @@
 // once from front to back and writes the guest's disk.
 //
 //	head := ...                                     // the first bytes of src
-//	layout, err := formats.NewLayout(format, head, disk.Limits{})
+//	layout, err := formats.NewLayout(head, disk.Limits{})
 //	stats, err := disk.Convert(ctx, dst, layout, disk.Stream(src), disk.ConvertOptions{})
 //
 // A disk image file is pieces: bytes of the file that belong at some place of the

@@ -26,7 +26,7 @@ const (
 func (k Kind) String() string {
 	switch k {
 	case Meta:
-		return "meta"
+		return "metadata"
 	case Data:
 		return "data"
 	case Drop:
@@ -75,6 +75,14 @@ type Extent struct {
 	Guest Range
 	// Unit is the length of what a codec decodes to, before Guest cuts it. 0 for Plain.
 	Unit int64
+}
+
+// String says what the file bytes of e are, for errors.
+func (e Extent) String() string {
+	if e.Codec != Plain {
+		return fmt.Sprintf("compressed %s %s", e.Kind, e.File)
+	}
+	return fmt.Sprintf("%s %s", e.Kind, e.File)
 }
 
 // Append adds e to a list, joining it to the last one where the two are one run: zeros

@@ -6,7 +6,8 @@ package disk
 //
 // Pieces come as extents from Start, Feed and End. Each Meta extent is answered by one
 // Feed with exactly its bytes, in the order of their file offsets as far as they are known;
-// each Data, Drop and Zero extent is final.
+// each Data, Drop and Zero extent is final. A list handed out is the caller's. Nothing bounds
+// a list before it is there: a Layout counts first where much could come of little.
 type Layout interface {
 	// Start returns what is known before the walk: as a rule the header as Meta.
 	Start() ([]Extent, error)
@@ -22,7 +23,9 @@ type Layout interface {
 type State struct {
 	Format   string // the format's name, for errors
 	Size     int64  // virtual size in bytes, -1 while it is not known
+	MaxSize  int64  // largest virtual size allowed, 0 for any: holds while Size is not known
 	Unit     int64  // largest Extent.Unit there can be, 0 where nothing is compressed
+	Memory   int64  // bytes that the Layout itself holds, counted in the budget
 	Complete bool   // no further extent will come: bytes that none has named are of no use
 }
 

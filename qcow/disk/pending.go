@@ -6,40 +6,58 @@ import (
 	"slices"
 )
 
-// extentSize is what one waiting extent costs in memory, for the budget.
-const extentSize = 56
+// extentSize is what one extent costs in memory.
+const extentSize = 48
 
-// pending holds the extents that the walk has not reached, in the order of the file.
-// Extents come in batches, one a table, each nearly sorted: so it is a heap of batches.
+// pending holds the extents that the walk has not reached, in the order of the file, and
+// the part of the budget that they take. Extents come in batches, one a table, each nearly
+// sorted: so it is a heap of batches.
 type pending struct {
+	budget  *Budget
 	batches batchHeap
-	count   int
 }
 
-type batchHeap [][]Extent
+// batch is one table's extents, those from next on still waiting.
+type batch struct {
+	list []Extent
+	next int
+}
 
-func (h batchHeap) Len() int           { return len(h) }
-func (h batchHeap) Less(i, j int) bool { return h[i][0].File.Off < h[j][0].File.Off }
-func (h batchHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *batchHeap) Push(x any)        { *h = append(*h, x.([]Extent)) }
+func (b batch) memory() int64 { return int64(cap(b.list)) * extentSize }
+
+type batchHeap []batch
+
+func (h batchHeap) Len() int { return len(h) }
+func (h batchHeap) Less(i, j int) bool {
+	return h[i].list[h[i].next].File.Off < h[j].list[h[j].next].File.Off
+}
+func (h batchHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *batchHeap) Push(x any)   { *h = append(*h, x.(batch)) }
 func (h *batchHeap) Pop() any {
 	last := (*h)[len(*h)-1]
-	(*h)[len(*h)-1] = nil
+	(*h)[len(*h)-1] = batch{}
 	*h = (*h)[:len(*h)-1]
 	return last
 }
 
-// add takes over batch, sorts it and queues it.
-func (p *pending) add(batch []Extent) {
-	if len(batch) == 0 {
-		return
+// add takes over list, sorts it and queues it. The error is the budget's.
+func (p *pending) add(list []Extent) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if cap(list) > 2*len(list) {
+		list = slices.Clone(list)
+	}
+	b := batch{list: list}
+	if err := p.budget.Reserve(b.memory(), "tables"); err != nil {
+		return err
 	}
 	byOffset := func(a, b Extent) int { return cmp.Compare(a.File.Off, b.File.Off) }
-	if !slices.IsSortedFunc(batch, byOffset) {
-		slices.SortStableFunc(batch, byOffset)
+	if !slices.IsSortedFunc(list, byOffset) {
+		slices.SortStableFunc(list, byOffset)
 	}
-	p.count += len(batch)
-	heap.Push(&p.batches, batch)
+	heap.Push(&p.batches, b)
+	return nil
 }
 
 // peek returns the extent that starts first.
@@ -47,15 +65,30 @@ func (p *pending) peek() (Extent, bool) {
 	if len(p.batches) == 0 {
 		return Extent{}, false
 	}
-	return p.batches[0][0], true
+	return p.batches[0].list[p.batches[0].next], true
 }
 
-// pop removes what peek returns.
+// pop removes what peek returns. A batch gives its memory back by halves.
 func (p *pending) pop() {
-	p.count--
-	if p.batches[0] = p.batches[0][1:]; len(p.batches[0]) == 0 {
+	b := &p.batches[0]
+	b.next++
+	switch left := len(b.list) - b.next; {
+	case left == 0:
+		p.budget.Release(b.memory())
 		heap.Pop(&p.batches)
 		return
+	case 2*left < cap(b.list):
+		before := b.memory()
+		b.list, b.next = append(make([]Extent, 0, left), b.list[b.next:]...), 0
+		p.budget.Release(before - b.memory())
 	}
 	heap.Fix(&p.batches, 0)
+}
+
+// release gives back what is still waiting.
+func (p *pending) release() {
+	for _, b := range p.batches {
+		p.budget.Release(b.memory())
+	}
+	p.batches = nil
 }

@@ -36,7 +36,9 @@ func (r *RawLayout) End(size int64) ([]Extent, error) {
 }
 
 // State gives the size once the end has been seen.
-func (r *RawLayout) State() State { return State{Format: "raw", Size: r.size, Complete: true} }
+func (r *RawLayout) State() State {
+	return State{Format: "raw", Size: r.size, MaxSize: r.limits.VirtualSize, Complete: true}
+}
 
 func tooLarge(format string, size, limit int64) error {
 	return &FormatError{Format: format, Reason: VirtualSizeTooLarge, Offset: -1, Value: uint64(size),

@@ -16,6 +16,9 @@ func Stream(r io.Reader) Source { return Source{stream: r, size: -1} }
 // goroutines at once.
 func File(r io.ReaderAt, size int64) Source { return Source{file: r, size: size} }
 
+// maxIdle is how many reads in a row may return nothing, as in bufio.
+const maxIdle = 100
+
 // forward is the reading position of a walk over a stream. It can step back over bytes
 // just read, which is how pieces that share bytes are both read.
 type forward struct {
@@ -30,9 +33,13 @@ type forward struct {
 func (f *forward) read(p []byte) (n int, err error) {
 	n = copy(p, f.carry)
 	f.carry = f.carry[n:]
-	for n < len(p) && err == nil {
+	for idle := 0; n < len(p) && err == nil; {
 		var m int
-		m, err = f.r.Read(p[n:])
+		if m, err = f.r.Read(p[n:]); m > 0 {
+			idle = 0
+		} else if idle++; idle == maxIdle && err == nil {
+			err = io.ErrNoProgress
+		}
 		n += m
 	}
 	f.pos += int64(n)

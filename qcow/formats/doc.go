@@ -2,7 +2,7 @@
 // are, how it is laid out for [disk.Convert], and how it is read at any offset.
 //
 //	info, err := formats.Probe(head, disk.Limits{})  // nothing is written before this says yes
-//	layout, err := formats.NewLayout(info, head, disk.Limits{})
+//	layout, err := formats.NewLayout(head, disk.Limits{})
 //
 // To add a format, write its package beside qcow/disk and give it a row in table.go.
 //

@@ -153,3 +153,23 @@ func FuzzProbe(f *testing.F) {
 		}
 	})
 }
+
+// TestNothingBesideErrors: an error comes with no value that looks like one.
+func TestNothingBesideErrors(t *testing.T) {
+	for name, head := range map[string][]byte{
+		"refused":  []byte("QED\x00"),
+		"corrupt":  append([]byte("QFI\xfb"), make([]byte, 200)...),
+		"odd size": make([]byte, 513),
+	} {
+		img, err := formats.OpenImage(bytes.NewReader(head), int64(len(head)), disk.Limits{})
+		require.Error(t, err, name)
+		require.True(t, img == nil, name)
+		if name != "odd size" {
+			layout, err := formats.NewLayout(head, disk.Limits{})
+			require.Error(t, err, name)
+			require.True(t, layout == nil, name)
+		}
+	}
+	_, err := formats.OpenImage(bytes.NewReader(make([]byte, 512)), 1024, disk.Limits{})
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}

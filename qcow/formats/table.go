@@ -132,6 +132,9 @@ func NewLayout(head []byte, l disk.Limits) (disk.Layout, error) {
 func OpenImage(r io.ReaderAt, size int64, l disk.Limits) (Image, error) {
 	head := make([]byte, min(HeadSize, max(size, 0)))
 	if n, err := r.ReadAt(head, 0); n < len(head) {
+		if err == nil || err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
 		return nil, fmt.Errorf("formats: read of the first %d bytes: %w", len(head), err)
 	}
 	f := find(head)
@@ -156,10 +159,20 @@ func probeQCOW2(head []byte, l disk.Limits) (Info, error) {
 	return info, nil
 }
 
-func layoutQCOW2(head []byte, l disk.Limits) (disk.Layout, error) { return qcow.NewLayout(head, l) }
+func layoutQCOW2(head []byte, l disk.Limits) (disk.Layout, error) {
+	layout, err := qcow.NewLayout(head, l)
+	if err != nil {
+		return nil, err // not a Layout that holds a nil pointer
+	}
+	return layout, nil
+}
 
 func openQCOW2(r io.ReaderAt, size int64, l disk.Limits) (Image, error) {
-	return qcow.Open(r, size, qcow.OpenOptions{Limits: l})
+	img, err := qcow.Open(r, size, qcow.OpenOptions{Limits: l})
+	if err != nil {
+		return nil, err
+	}
+	return img, nil
 }
 
 func probeRaw([]byte, disk.Limits) (Info, error) { return Info{Format: Raw, VirtualSize: -1}, nil }
@@ -167,5 +180,9 @@ func probeRaw([]byte, disk.Limits) (Info, error) { return Info{Format: Raw, Virt
 func layoutRaw(_ []byte, l disk.Limits) (disk.Layout, error) { return disk.NewRawLayout(l), nil }
 
 func openRaw(r io.ReaderAt, size int64, l disk.Limits) (Image, error) {
-	return disk.OpenRaw(r, size, l)
+	img, err := disk.OpenRaw(r, size, l)
+	if err != nil {
+		return nil, err
+	}
+	return img, nil
 }
