@@ -9,10 +9,12 @@
 //
 // Spec: docs/interop/qcow2.rst of the QEMU project.
 //
-// Refused, each with its [disk.Reason]: backing files and external data files (names inside
-// an image are never opened), encryption, extended L2 entries, the corrupt bit, incompatible
-// features nobody has defined. Internal snapshots and bitmaps are passed over: the active
-// state is read.
+// Read are all cluster sizes, refcount widths and header lengths, extended L2 entries with their
+// subclusters, the dirty bit (as a note), and with [OpenOptions.Files] backing files and external
+// data files: names inside an image are never opened by this package itself.
+//
+// Refused, each with its [disk.Reason]: encryption, incompatible features nobody has defined,
+// and unless [disk.Limits] say Lenient the corrupt bit and clusters that are used twice.
 //
 // Input is hostile: where qemu-img would read zeros past the end of a cut file, this package
 // returns [disk.ErrTruncated]; tables and clusters that overlap are [disk.ErrCorrupt]. Any

@@ -1,9 +1,7 @@
 package qcow
 
 import (
-	"bytes"
 	"fmt"
-	"strings"
 
 	"github.com/archdisk/archdisk/endian"
 	"github.com/archdisk/archdisk/qcow/disk"
@@ -13,13 +11,15 @@ import (
 const Magic = "QFI\xfb"
 
 const (
-	headerLenV2    = 72  // the fixed length of a version 2 header
-	headerLenV3    = 104 // the least length of a version 3 header
-	minClusterBits = 9
-	maxClusterBits = 21       // QEMU's limit: 2 MiB
-	maxL1Bytes     = 32 << 20 // QEMU's limit for the active L1 table
-	maxReftable    = 8 << 20  // QEMU's limit for the refcount table
-	maxSnapshots   = 65536    // QEMU's limit
+	headerLenV2     = 72  // the fixed length of a version 2 header
+	headerLenV3     = 104 // the least length of a version 3 header
+	minClusterBits  = 9
+	minExtendedBits = 14       // with extended L2 entries: a subcluster has 512 bytes or more
+	maxClusterBits  = 21       // QEMU's limit: 2 MiB
+	maxL1Bytes      = 32 << 20 // QEMU's limit for the active L1 table
+	maxReftable     = 8 << 20  // QEMU's limit for the refcount table
+	maxSnapshots    = 65536    // QEMU's limit
+	maxBackingName  = 1023
 )
 
 // Bits of incompatible_features. Spec: qcow2, Header.
@@ -32,23 +32,34 @@ const (
 	incompatKnown       = 1<<5 - 1
 )
 
-// Header is the header of a QCOW2 image that has been found sound and readable.
-// Offsets and sizes are in bytes.
+// autoclearRawData says that the external data file is a raw image. Spec: qcow2, Header.
+const autoclearRawData = 1 << 1
+
+// Header is the header of a QCOW2 image that has been found sound. Whether the image can be
+// read by itself is said by [Header.Readable]. Offsets and sizes are in bytes.
 type Header struct {
 	Version               uint32 // 2 or 3
 	ClusterBits           uint32 // the cluster size is 1 << ClusterBits
 	Size                  int64  // virtual size
+	CryptMethod           uint32 // 0 none, 1 AES, 2 LUKS
 	L1Size                int64  // entries of the active L1 table
 	L1TableOffset         int64
 	RefcountTableOffset   int64
 	RefcountTableClusters int64
 	Snapshots             uint32 // number of internal snapshots
+	SnapshotsOffset       int64
 	Incompatible          uint64
 	Compatible            uint64
 	Autoclear             uint64
 	RefcountOrder         uint32
 	HeaderLength          uint32
 	Compression           disk.Codec // of compressed clusters
+	BackingFileOffset     int64      // 0 for none
+	// Names that the image has for other files: any bytes, never opened without being asked.
+	BackingFile   string
+	BackingFormat string // "" where the image does not say
+	DataFile      string
+	Extensions    []Extension // in the order of the file, unknown ones too
 }
 
 // ClusterSize returns the size of a cluster in bytes.
@@ -57,15 +68,31 @@ func (h *Header) ClusterSize() int64 { return 1 << h.ClusterBits }
 // Dirty says that refcounts may be wrong, which does not matter for reading.
 func (h *Header) Dirty() bool { return h.Incompatible&incompatDirty != 0 }
 
-// l2Bits: a L2 table fills one cluster with entries of 8 bytes.
-func (h *Header) l2Bits() uint32 { return h.ClusterBits - 3 }
+// Extended says that L2 entries have 16 bytes and tell of subclusters.
+func (h *Header) Extended() bool { return h.Incompatible&incompatExtendedL2 != 0 }
+
+func (h *Header) hasDataFile() bool { return h.Incompatible&incompatDataFile != 0 }
+
+// entryBits: a L2 entry has 1 << entryBits bytes.
+func (h *Header) entryBits() uint32 {
+	if h.Extended() {
+		return 4
+	}
+	return 3
+}
+
+// l2Bits: a L2 table fills one cluster with 1 << l2Bits entries.
+func (h *Header) l2Bits() uint32 { return h.ClusterBits - h.entryBits() }
+
+// spanBits: a L1 entry maps 1 << spanBits bytes of the disk.
+func (h *Header) spanBits() uint32 { return h.ClusterBits + h.l2Bits() }
 
 // l1Needed returns how many L1 entries map the virtual size.
 func (h *Header) l1Needed() int64 {
 	if h.Size == 0 {
 		return 0
 	}
-	return (h.Size-1)>>(h.ClusterBits+h.l2Bits()) + 1
+	return (h.Size-1)>>h.spanBits() + 1
 }
 
 // fault builds the error for one field of the header.
@@ -75,8 +102,8 @@ func fault(r disk.Reason, field string, offset int64, value uint64, format strin
 }
 
 // ParseHeader reads the header from the first bytes of an image and checks all that can
-// be checked there. p should hold the first cluster, or as much of it as there is: names of
-// unknown features are looked for in what p has.
+// be checked there. p should hold the first cluster, or as much of it as there is: extensions
+// and names are looked for in what p has.
 //
 // Errors: a [*disk.FormatError] with the field's offset and value.
 func ParseHeader(p []byte, limits disk.Limits) (*Header, error) {
@@ -88,10 +115,10 @@ func ParseHeader(p []byte, limits disk.Limits) (*Header, error) {
 	h := &Header{HeaderLength: headerLenV2, RefcountOrder: 4}
 	h.Version = d.U32("version")
 	backingOffset := d.U64("backing_file_offset")
-	d.U32("backing_file_size")
+	backingSize := d.U32("backing_file_size")
 	h.ClusterBits = d.U32("cluster_bits")
 	size := d.U64("size")
-	crypt := d.U32("crypt_method")
+	h.CryptMethod = d.U32("crypt_method")
 	l1Size := d.U32("l1_size")
 	l1Offset := d.U64("l1_table_offset")
 	reftableOffset := d.U64("refcount_table_offset")
@@ -119,20 +146,28 @@ func ParseHeader(p []byte, limits disk.Limits) (*Header, error) {
 	if h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits {
 		return nil, fault(disk.BadClusterSize, "cluster_bits", 20, uint64(h.ClusterBits), "%d to %d are allowed", minClusterBits, maxClusterBits)
 	}
-	if err := h.checkFeatures(p, compressionType); err != nil {
+	if backingOffset > uint64(h.ClusterSize()) {
+		return nil, fault(disk.BackingFile, "backing_file_offset", 8, backingOffset, "the name of a backing file, outside the header's cluster")
+	}
+	h.BackingFileOffset = int64(backingOffset)
+	if backingOffset != 0 && int64(backingSize) > min(maxBackingName, h.ClusterSize()-h.BackingFileOffset) {
+		return nil, fault(disk.BackingFile, "backing_file_size", 16, uint64(backingSize), "the name of a backing file, longer than %d bytes or than its cluster", maxBackingName)
+	}
+	if end := h.BackingFileOffset + int64(backingSize); backingOffset != 0 && end <= int64(len(p)) {
+		h.BackingFile = string(p[backingOffset:end])
+	}
+	if h.Version >= 3 && (h.HeaderLength < headerLenV3 || int64(h.HeaderLength) > h.ClusterSize()) {
+		return nil, fault(disk.BadHeader, "header_length", 100, uint64(h.HeaderLength), "at least %d and at most a cluster", headerLenV3)
+	}
+	names, err := h.readExtensions(p)
+	if err != nil {
 		return nil, err
 	}
-	if backingOffset != 0 {
-		return nil, fault(disk.BackingFile, "backing_file_offset", 8, backingOffset, "the image is only what differs from another file, which is not opened")
+	if unknown := h.Incompatible &^ incompatKnown; unknown != 0 {
+		return nil, fault(disk.UnknownFeature, "incompatible_features", 72, h.Incompatible, "%s", unknownFeatures(names, unknown))
 	}
-	switch crypt {
-	case 0:
-	case 1:
-		return nil, fault(disk.Encrypted, "crypt_method", 32, 1, "AES-encrypted, its key would be needed")
-	case 2:
-		return nil, fault(disk.Encrypted, "crypt_method", 32, 2, "LUKS-encrypted, its passphrase would be needed")
-	default:
-		return nil, fault(disk.Encrypted, "crypt_method", 32, uint64(crypt), "unknown encryption method")
+	if err := h.checkFeatures(compressionType); err != nil {
+		return nil, err
 	}
 	if err := h.checkTables(tables{size, l1Size, l1Offset, reftableOffset, reftableClusters, snapshotsOffset}, limits); err != nil {
 		return nil, err
@@ -140,27 +175,52 @@ func ParseHeader(p []byte, limits disk.Limits) (*Header, error) {
 	return h, nil
 }
 
-// checkFeatures judges the version 3 fields.
-func (h *Header) checkFeatures(p []byte, compressionType uint8) error {
-	if h.Version < 3 {
-		return nil
+// Readable returns why the image cannot be read by itself, nil if it can: it is encrypted, or
+// most of it is in another file, or its last user marked it as corrupt and l is not Lenient.
+//
+// Errors: a [*disk.FormatError].
+func (h *Header) Readable(l disk.Limits) error { return h.readable(l, nil) }
+
+// readable is Readable for a caller who opens other files, if open is not nil.
+func (h *Header) readable(l disk.Limits, open OpenFunc) error {
+	switch {
+	case h.hasDataFile() && open == nil:
+		return fault(disk.ExternalDataFile, "incompatible_features", 72, h.Incompatible, "the data is in another file%s, which is not opened", named(h.DataFile))
+	case h.BackingFileOffset != 0 && open == nil:
+		return fault(disk.BackingFile, "backing_file_offset", 8, uint64(h.BackingFileOffset), "the image is only what differs from another file%s, which is not opened", named(h.BackingFile))
+	case h.Incompatible&incompatCorrupt != 0 && !l.Lenient:
+		return fault(disk.CorruptBit, "incompatible_features", 72, h.Incompatible, "its last user marked the image as corrupt")
+	case h.CryptMethod == 1:
+		return fault(disk.Encrypted, "crypt_method", 32, 1, "AES-encrypted, its key would be needed")
+	case h.CryptMethod == 2:
+		return fault(disk.Encrypted, "crypt_method", 32, 2, "LUKS-encrypted, its passphrase would be needed")
+	case h.CryptMethod > 2:
+		return fault(disk.Encrypted, "crypt_method", 32, uint64(h.CryptMethod), "unknown encryption method")
 	}
-	if h.HeaderLength < headerLenV3 || int64(h.HeaderLength) > h.ClusterSize() {
-		return fault(disk.BadHeader, "header_length", 100, uint64(h.HeaderLength), "at least %d and at most a cluster", headerLenV3)
+	return nil
+}
+
+func named(name string) string {
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (%q)", name)
+}
+
+// checkFeatures judges the version 3 fields.
+func (h *Header) checkFeatures(compressionType uint8) error {
+	if h.Version < 3 {
+		h.Compression = disk.Deflate
+		return nil
 	}
 	if h.RefcountOrder > 6 {
 		return fault(disk.BadHeader, "refcount_order", 96, uint64(h.RefcountOrder), "at most 6")
 	}
-	if unknown := h.Incompatible &^ incompatKnown; unknown != 0 {
-		return fault(disk.UnknownFeature, "incompatible_features", 72, h.Incompatible, "%s", featureNames(p, h, unknown))
+	if h.Extended() && h.ClusterBits < minExtendedBits {
+		return fault(disk.BadClusterSize, "cluster_bits", 20, uint64(h.ClusterBits), "at least %d with extended L2 entries", minExtendedBits)
 	}
-	switch {
-	case h.Incompatible&incompatDataFile != 0:
-		return fault(disk.ExternalDataFile, "incompatible_features", 72, h.Incompatible, "the data is in another file, which is not opened")
-	case h.Incompatible&incompatCorrupt != 0:
-		return fault(disk.CorruptBit, "incompatible_features", 72, h.Incompatible, "its last user marked the image as corrupt")
-	case h.Incompatible&incompatExtendedL2 != 0:
-		return fault(disk.ExtendedL2, "incompatible_features", 72, h.Incompatible, "extended L2 entries (subclusters) are not read")
+	if h.Autoclear&autoclearRawData != 0 && !h.hasDataFile() {
+		return fault(disk.BadHeader, "autoclear_features", 88, h.Autoclear, "a raw external data file is said to be there, and none is")
 	}
 	if (compressionType != 0) != (h.Incompatible&incompatCompression != 0) {
 		return fault(disk.BadHeader, "compression_type", 104, uint64(compressionType), "contradicts the compression bit of incompatible_features")
@@ -188,9 +248,6 @@ type tables struct {
 
 // checkTables takes over the fields that lead on into the file.
 func (h *Header) checkTables(t tables, limits disk.Limits) error {
-	if h.Version == 2 {
-		h.Compression = disk.Deflate
-	}
 	if t.size%disk.SectorSize != 0 {
 		return fault(disk.VirtualSizeUnaligned, "size", 24, t.size, "no multiple of %d", disk.SectorSize)
 	}
@@ -228,7 +285,7 @@ func (h *Header) checkTables(t tables, limits disk.Limits) error {
 		return fault(disk.LimitExceeded, "nb_snapshots", 60, uint64(h.Snapshots), "at most %d", maxSnapshots)
 	}
 	if h.Snapshots > 0 {
-		_, err = h.place("snapshots_offset", 64, t.snapshotsOffset, 0)
+		h.SnapshotsOffset, err = h.place("snapshots_offset", 64, t.snapshotsOffset, 0)
 	}
 	return err
 }
@@ -249,47 +306,4 @@ func (h *Header) place(field string, at int64, offset uint64, n int64) (int64, e
 		return 0, fault(disk.TableOutOfRange, field, at, offset, "table of %d bytes would end past the largest file", n)
 	}
 	return off, nil
-}
-
-const (
-	extensionEnd      = 0
-	extensionFeatures = 0x6803f857
-)
-
-// featureNames describes incompatible bits nobody knows, by the image's own name table if
-// the header area at hand has one. Spec: qcow2, Feature name table.
-func featureNames(p []byte, h *Header, bits uint64) string {
-	names := map[int]string{}
-	end := min(int64(len(p)), h.ClusterSize())
-	for off := int64(h.HeaderLength); off+8 <= end; {
-		d := endian.Big(p[off:end], off)
-		kind, size := d.U32("type"), int64(d.U32("length"))
-		if kind == extensionEnd || size > end-off-8 {
-			break
-		}
-		for kind == extensionFeatures && size >= 48 {
-			class, bit, name := d.U8("feature type"), d.U8("bit"), d.Bytes(46, "name")
-			if d.Err() != nil {
-				break
-			}
-			if class == 0 && bit < 64 {
-				name, _, _ = bytes.Cut(name, []byte{0})
-				names[int(bit)] = string(name)
-			}
-			size -= 48
-		}
-		off += 8 + (int64(endian.Big(p[off+4:off+8], off).U32("length"))+7)&^7
-	}
-	var list []string
-	for bit := range 64 {
-		if bits>>bit&1 == 0 {
-			continue
-		}
-		s := fmt.Sprintf("bit %d", bit)
-		if name, ok := names[bit]; ok {
-			s += fmt.Sprintf(" %q", name)
-		}
-		list = append(list, s)
-	}
-	return "features nobody here knows: " + strings.Join(list, ", ")
 }

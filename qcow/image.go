@@ -2,8 +2,11 @@ package qcow
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"slices"
 	"sync"
 
 	"github.com/archdisk/archdisk/qcow/disk"
@@ -13,16 +16,21 @@ import (
 type OpenOptions struct {
 	Limits disk.Limits
 	Cache  int64 // memory for L2 tables and decoded clusters in bytes; default 8 MiB
+	// Files opens backing files and external data files; nil refuses images that need one.
+	Files OpenFunc
 }
 
 // Image is the guest's disk in a QCOW2 image, to be read at any offset. Entries are
 // checked as they are used; that clusters do not overlap is checked by [Layout] only, which
 // sees them all. Safe for concurrent use.
 type Image struct {
-	h    *Header
-	r    io.ReaderAt
-	size int64 // of the file
-	l1   []int64
+	h       *Header
+	r       io.ReaderAt
+	size    int64 // of the file
+	data    File  // where plain clusters are: the image file, or another
+	backing File
+	closers []func() error
+	l1      []int64
 
 	mu       sync.Mutex
 	l2       *cache[[]byte]
@@ -38,6 +46,10 @@ func Open(r io.ReaderAt, size int64, o OpenOptions) (*Image, error) {
 	if o.Cache <= 0 {
 		o.Cache = 8 << 20
 	}
+	return open(r, size, o, nil)
+}
+
+func open(r io.ReaderAt, size int64, o OpenOptions, seen []string) (*Image, error) {
 	head := make([]byte, min(headSize, max(size, 0)))
 	if err := readFull(r, head, 0); err != nil {
 		return nil, err
@@ -46,11 +58,20 @@ func Open(r io.ReaderAt, size int64, o OpenOptions) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img := &Image{h: h, r: r, size: size,
+	if err := h.readable(o.Limits, o.Files); err != nil {
+		return nil, err
+	}
+	if h.BackingFileOffset != 0 {
+		o.Cache /= 2 // the other half is for what stands below
+	}
+	img := &Image{h: h, r: r, size: size, data: File{ReaderAt: r, Size: size},
 		l2:      newCache[[]byte](int(o.Cache / 2 / h.ClusterSize())),
 		decoded: newCache[[]byte](int(o.Cache / 2 / h.ClusterSize()))}
 	if err := img.readL1(); err != nil {
 		return nil, err
+	}
+	if err := img.openOthers(o, seen); err != nil {
+		return nil, errors.Join(err, img.Close())
 	}
 	return img, nil
 }
@@ -105,8 +126,8 @@ func (img *Image) Header() *Header { return img.h }
 // Size returns the virtual size in bytes.
 func (img *Image) Size() int64 { return img.h.Size }
 
-// Close frees the image's memory; it may be read all the same. The reader stays open: it is
-// the caller's.
+// Close frees the image's memory and closes what its [OpenFunc] opened. The reader stays open:
+// it is the caller's.
 func (img *Image) Close() error {
 	img.mu.Lock()
 	defer img.mu.Unlock()
@@ -114,7 +135,12 @@ func (img *Image) Close() error {
 		d.Close()
 	}
 	img.decoders, img.l2, img.decoded = nil, newCache[[]byte](1), newCache[[]byte](1)
-	return nil
+	var errs []error
+	for _, f := range slices.Backward(img.closers) {
+		errs = append(errs, f())
+	}
+	img.closers = nil
+	return errors.Join(errs...)
 }
 
 // ReadAt reads from the guest's disk. It returns [io.EOF] only where the disk ends.
@@ -146,20 +172,39 @@ func (img *Image) ReadAt(p []byte, off int64) (int, error) {
 
 // readCluster fills p from the cluster at guest, from its byte inside on.
 func (img *Image) readCluster(p []byte, guest, inside int64) error {
-	e, err := img.lookup(guest)
+	var buf [subclusters]disk.Extent
+	list, err := img.lookup(buf[:0], guest)
 	if err != nil {
 		return err
 	}
+	for _, e := range list {
+		from := max(guest+inside, e.Guest.Off)
+		n := min(guest+inside+int64(len(p)), e.Guest.End()) - from
+		if n <= 0 {
+			continue
+		}
+		if err := img.readExtent(p[:n], e, from-e.Guest.Off); err != nil {
+			return err
+		}
+		p, inside = p[n:], inside+n
+	}
+	return nil
+}
+
+// readExtent fills p from byte inside of e on.
+func (img *Image) readExtent(p []byte, e disk.Extent, inside int64) error {
 	switch {
 	case e.Kind == disk.Zero:
 		clear(p)
 		return nil
+	case e.Kind == disk.Hole:
+		return img.readBacking(p, e.Guest.Off+inside)
 	case e.Codec == disk.Plain:
-		if off := e.File.Off + inside; off > img.size-int64(len(p)) {
-			return &disk.FormatError{Format: "qcow2", Reason: disk.Truncated, Offset: img.size,
-				Detail: fmt.Sprintf("file ends before data for disk offset %#x", guest)}
+		if off := e.File.Off + inside; off > img.data.Size-int64(len(p)) {
+			return &disk.FormatError{Format: "qcow2", Reason: disk.Truncated, Offset: img.data.Size,
+				Detail: fmt.Sprintf("file ends before data for disk offset %#x", e.Guest.Off)}
 		}
-		return readFull(img.r, p, e.File.Off+inside)
+		return readFull(img.data, p, e.File.Off+inside)
 	}
 	data, err := img.decode(e)
 	if err == nil {
@@ -168,27 +213,72 @@ func (img *Image) readCluster(p []byte, guest, inside int64) error {
 	return err
 }
 
-// lookup finds the extent of the cluster at guest.
-func (img *Image) lookup(guest int64) (disk.Extent, error) {
+// lookup appends the extents of the cluster at guest to list.
+func (img *Image) lookup(list []disk.Extent, guest int64) ([]disk.Extent, error) {
 	h := img.h
-	table := img.l1[guest>>(h.ClusterBits+h.l2Bits())]
+	table := img.l1[guest>>h.spanBits()]
 	if table == 0 {
-		return disk.Extent{Kind: disk.Zero}, nil
+		return append(list, disk.Extent{Kind: disk.Hole, Guest: disk.Range{Off: guest, Len: min(h.ClusterSize(), h.Size-guest)}}), nil
+	}
+	l2, err := img.l2Table(table)
+	if err != nil {
+		return list, err
+	}
+	list, _, err = h.extents(list, h.l2Entry(l2, table, guest>>h.ClusterBits&(1<<h.l2Bits()-1)), guest)
+	return list, err
+}
+
+// l2Table returns the L2 table at off.
+func (img *Image) l2Table(off int64) ([]byte, error) {
+	img.mu.Lock()
+	l2, ok := img.l2.get(off)
+	img.mu.Unlock()
+	if ok {
+		return l2, nil
+	}
+	l2, err := img.file(disk.Range{Off: off, Len: img.h.ClusterSize()}, "L2 table")
+	if err != nil {
+		return nil, err
 	}
 	img.mu.Lock()
-	l2, ok := img.l2.get(table)
+	img.l2.put(off, l2)
 	img.mu.Unlock()
-	if !ok {
-		var err error
-		if l2, err = img.file(disk.Range{Off: table, Len: h.ClusterSize()}, "L2 table"); err != nil {
-			return disk.Extent{}, err
+	return l2, nil
+}
+
+// Extents returns what the image says of its disk, in the order of the disk, from the cluster
+// that holds guest offset from: data with its place in the file, compressed data one cluster at
+// a time, zeros, and holes, which nothing in this image says anything of. Neighbours that are
+// one run are one extent. The iteration ends with the first error.
+func (img *Image) Extents(from int64) iter.Seq2[disk.Extent, error] {
+	return func(yield func(disk.Extent, error) bool) {
+		h := img.h
+		var list []disk.Extent
+		for at := max(from, 0) &^ (h.ClusterSize() - 1); at < h.Size; {
+			if i := at >> h.spanBits(); img.l1[i] == 0 {
+				end := min((i+1)<<h.spanBits(), h.Size)
+				list = disk.Append(list, disk.Extent{Kind: disk.Hole, Guest: disk.Range{Off: at, Len: end - at}})
+				at = end
+			} else {
+				var err error
+				if list, err = img.lookup(list, at); err != nil {
+					yield(disk.Extent{}, err)
+					return
+				}
+				at += h.ClusterSize()
+			}
+			for ; len(list) > 1; list = list[1:] {
+				if !yield(list[0], nil) {
+					return
+				}
+			}
 		}
-		img.mu.Lock()
-		img.l2.put(table, l2)
-		img.mu.Unlock()
+		for _, e := range list {
+			if !yield(e, nil) {
+				return
+			}
+		}
 	}
-	i := guest >> h.ClusterBits & (1<<h.l2Bits() - 1) * 8
-	return h.extent(binary.BigEndian.Uint64(l2[i:]), table+i, guest)
 }
 
 // decode returns the whole cluster of a compressed extent.

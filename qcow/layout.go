@@ -27,6 +27,9 @@ func NewLayout(head []byte, limits disk.Limits) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := h.Readable(limits); err != nil {
+		return nil, err
+	}
 	limits = limits.WithDefaults()
 	return &Layout{h: h, limits: limits, claims: newClaims(h, limits)}, nil
 }
@@ -85,7 +88,7 @@ func (l *Layout) feedL1(off int64, p []byte) ([]disk.Extent, error) {
 		return nil, fault(disk.LimitExceeded, "l1_size", 36, uint64(h.L1Size), "the L1 table at %#x has %d runs, %d bytes of memory are allowed for it", off, n, l.limits.Metadata)
 	}
 	list := make([]disk.Extent, 0, n)
-	span := int64(1) << (h.ClusterBits + h.l2Bits())
+	span := int64(1) << h.spanBits()
 	for i := int64(0); i < int64(len(p))/8; i++ {
 		entry, at := binary.BigEndian.Uint64(p[i*8:]), off+i*8
 		table, err := h.l2Table(entry, at)
@@ -94,7 +97,7 @@ func (l *Layout) feedL1(off int64, p []byte) ([]disk.Extent, error) {
 		}
 		guest := disk.Range{Off: i * span, Len: min(span, h.Size-i*span)}
 		if table == 0 {
-			list = disk.Append(list, disk.Extent{Kind: disk.Zero, Guest: guest})
+			list = disk.Append(list, disk.Extent{Kind: disk.Hole, Guest: guest})
 			continue
 		}
 		file := disk.Range{Off: table, Len: h.ClusterSize()}
@@ -124,23 +127,23 @@ func (l *Layout) feedL2(meta disk.Extent, p []byte) ([]disk.Extent, error) {
 	h := l.h
 	list := l.scratch[:0]
 	for done := int64(0); done < meta.Guest.Len; done += h.ClusterSize() {
-		i := done >> h.ClusterBits * 8
-		entry, at := binary.BigEndian.Uint64(p[i:]), meta.File.Off+i
-		e, err := h.extent(entry, at, meta.Guest.Off+done)
-		if err != nil {
+		e := h.l2Entry(p, meta.File.Off, done>>h.ClusterBits)
+		var file disk.Range
+		var err error
+		if list, file, err = h.extents(list, e, meta.Guest.Off+done); err != nil {
 			return nil, err
 		}
-		if e.File.Len > 0 {
-			u := cluster
-			if e.Codec != disk.Plain {
-				u = packed
-				l.packed += max(0, e.File.Len-2*disk.SectorSize)
-			}
-			if err := l.claims.claim(e.File, u, "L2 entry", at, entry); err != nil {
-				return nil, err
-			}
+		if file.Len == 0 {
+			continue
 		}
-		list = disk.Append(list, e)
+		u := cluster
+		if e.value&entryCompressed != 0 {
+			u = packed
+			l.packed += max(0, file.Len-2*disk.SectorSize)
+		}
+		if err := l.claims.claim(file, u, "L2 entry", e.at, e.value); err != nil {
+			return nil, err
+		}
 	}
 	l.scratch = list
 	if err := l.overlap(meta.File.Off); err != nil {
@@ -153,7 +156,7 @@ func (l *Layout) feedL2(meta disk.Extent, p []byte) ([]disk.Extent, error) {
 // of a file cannot ask for much work. Neighbours share their first and last sectors at most,
 // so what is between those, summed up, fits the host clusters that they are in.
 func (l *Layout) overlap(table int64) error {
-	if room := l.claims.packed << l.h.ClusterBits; l.packed > room {
+	if room := l.claims.packed << l.h.ClusterBits; l.packed > room && !l.limits.Lenient {
 		return &disk.FormatError{Format: "qcow2", Reason: disk.SharedCluster, Offset: table,
 			Detail: fmt.Sprintf("compressed clusters named up to this L2 table have %d bytes in %d bytes of the file", l.packed, room)}
 	}

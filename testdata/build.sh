@@ -191,7 +191,7 @@ f=qemu-luks.qcow2;            make qcow2/$f encrypted \
 f=qemu-aes.qcow2;             make qcow2/$f encrypted \
 	"qemu-img create -f qcow2 --object secret,id=s,data=archdisk -o encrypt.format=aes,encrypt.key-secret=s,cluster_size=4k $f 1M"
 f=qemu-corrupt-bit.qcow2;     make qcow2/$f corrupt-bit "$convert -o cluster_size=4k in.raw $f" "python3 edit.py $f incompatible=1"
-f=qemu-extended-l2.qcow2;     make qcow2/$f extended-l2 "qemu-img create -f qcow2 -o extended_l2=on,cluster_size=16k $f 1M" \
+f=qemu-extended-l2.qcow2;     make qcow2/$f '' "qemu-img create -f qcow2 -o extended_l2=on,cluster_size=16k $f 1M" \
 	"$io -c 'write -P 0x99 100k 3k' $f"
 f=qemu-unknown-feature.qcow2; make qcow2/$f unknown-incompatible-feature "$convert -o cluster_size=4k in.raw $f" "python3 edit.py $f incompatible=63"
 

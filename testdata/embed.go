@@ -41,7 +41,6 @@ const (
 	ExternalDataFile           = "external-data-file"
 	Encrypted                  = "encrypted"
 	CorruptBit                 = "corrupt-bit"
-	ExtendedL2                 = "extended-l2"
 	UnknownIncompatibleFeature = "unknown-incompatible-feature"
 )
 

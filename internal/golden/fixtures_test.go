@@ -53,7 +53,7 @@ func TestManifestCompleteness(t *testing.T) {
 func TestFixtures(t *testing.T) {
 	reasons := map[string]bool{
 		testdata.BackingFile: true, testdata.ExternalDataFile: true, testdata.Encrypted: true,
-		testdata.CorruptBit: true, testdata.ExtendedL2: true, testdata.UnknownIncompatibleFeature: true,
+		testdata.CorruptBit: true, testdata.UnknownIncompatibleFeature: true,
 	}
 	for _, f := range testdata.Fixtures() {
 		t.Run(f.File, func(t *testing.T) {

@@ -175,10 +175,10 @@ func (w *walker) walk() error {
 func (w *walker) accept(extents []Extent) error {
 	kept := extents[:0]
 	for _, e := range extents {
-		if w.limit > 0 && (e.Kind == Zero || e.Kind == Data) && e.Guest.End() > w.limit {
+		if w.limit > 0 && (e.Kind.zeros() || e.Kind == Data) && e.Guest.End() > w.limit {
 			return tooLarge(w.format(), e.Guest.End(), w.limit)
 		}
-		if e.Kind == Zero {
+		if e.Kind.zeros() {
 			if err := w.pool.send(w.ctx, job{zero: true, guest: e.Guest}); err != nil {
 				return err
 			}

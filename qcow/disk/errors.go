@@ -29,7 +29,6 @@ const (
 	ExternalDataFile     Reason = "external-data-file"
 	Encrypted            Reason = "encrypted"
 	UnknownFeature       Reason = "unknown-incompatible-feature"
-	ExtendedL2           Reason = "extended-l2"
 	CorruptBit           Reason = "corrupt-bit"
 	UnsupportedVersion   Reason = "unsupported-version"
 	BannedFormat         Reason = "banned-format"
@@ -52,7 +51,7 @@ const (
 // Sentinel returns the error that says what a caller does about r.
 func (r Reason) Sentinel() error {
 	switch r {
-	case BackingFile, ExternalDataFile, Encrypted, UnknownFeature, ExtendedL2,
+	case BackingFile, ExternalDataFile, Encrypted, UnknownFeature,
 		UnsupportedVersion, BannedFormat, UnknownFormat, CorruptBit:
 		return ErrUnsupported
 	case Truncated:

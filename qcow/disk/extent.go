@@ -21,7 +21,11 @@ const (
 	Data                 // file bytes that belong at a place of the guest's disk
 	Drop                 // file bytes known to be of no use
 	Zero                 // guest bytes that read as zeros; File, if any, is of no use
+	Hole                 // as Zero, since no image holds them: a backing file would show here
 )
+
+// zeros says that guest bytes of this kind read as zeros.
+func (k Kind) zeros() bool { return k == Zero || k == Hole }
 
 func (k Kind) String() string {
 	switch k {
@@ -33,6 +37,8 @@ func (k Kind) String() string {
 		return "drop"
 	case Zero:
 		return "zero"
+	case Hole:
+		return "hole"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -91,8 +97,8 @@ func Append(list []Extent, e Extent) []Extent {
 	if len(list) > 0 {
 		last := &list[len(list)-1]
 		if last.Kind == e.Kind && last.Codec == Plain && e.Codec == Plain && last.Guest.End() == e.Guest.Off {
-			noFile := e.Kind == Zero && last.File.Len == 0 && e.File.Len == 0
-			if noFile || (e.Kind == Zero || e.Kind == Data) && e.File.Len > 0 && last.File.End() == e.File.Off {
+			noFile := e.Kind.zeros() && last.File.Len == 0 && e.File.Len == 0
+			if noFile || (e.Kind.zeros() || e.Kind == Data) && e.File.Len > 0 && last.File.End() == e.File.Off {
 				last.Guest.Len += e.Guest.Len
 				last.File.Len += e.File.Len
 				return list

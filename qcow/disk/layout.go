@@ -33,6 +33,9 @@ type State struct {
 type Limits struct {
 	VirtualSize int64 // largest virtual size in bytes; default 64 TiB
 	Metadata    int64 // memory for tables in bytes; default 32 MiB
+	// Lenient: an image that is marked as corrupt by its last user, and clusters that are
+	// mapped twice or stand on metadata, are read as they stand, as QEMU does.
+	Lenient bool
 }
 
 // WithDefaults returns l with its zero fields replaced.

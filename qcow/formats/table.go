@@ -149,6 +149,9 @@ func probeQCOW2(head []byte, l disk.Limits) (Info, error) {
 	if err != nil {
 		return Info{Format: QCOW2, VirtualSize: -1}, err
 	}
+	if err := h.Readable(l); err != nil {
+		return Info{Format: QCOW2, VirtualSize: h.Size}, err
+	}
 	info := Info{Format: QCOW2, VirtualSize: h.Size}
 	if h.Dirty() {
 		info.Notes = append(info.Notes, "the image was not closed cleanly (dirty bit); its data is read as it stands")

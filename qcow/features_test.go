@@ -1,0 +1,316 @@
+package qcow_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/archdisk/archdisk/internal/peer"
+	"github.com/archdisk/archdisk/qcow"
+	"github.com/archdisk/archdisk/qcow/disk"
+	"github.com/archdisk/archdisk/qcow/disk/disktest"
+	"github.com/archdisk/archdisk/testdata"
+	"github.com/stretchr/testify/require"
+)
+
+// TestExtensions: header extensions are kept with their places, unknown ones too.
+func TestExtensions(t *testing.T) {
+	good := testdata.Read("qcow2/qemu-v3-64k.qcow2")
+	file := mutate(good, 112, 4, 0x12345678) // the feature name table becomes something else
+	file = mutate(file, 116, 4, 0x180-3)     // its data is padded
+	h, err := qcow.ParseHeader(file[:4096], disk.Limits{})
+	require.NoError(t, err)
+	require.Equal(t, []qcow.Extension{{Type: 0x12345678, Data: disk.Range{Off: 120, Len: 0x180 - 3}}}, h.Extensions)
+	require.Equal(t, "unknown extension 0x12345678", h.Extensions[0].String())
+
+	h, err = qcow.ParseHeader(testdata.Read("qcow2/qemu-backing-file.qcow2"), disk.Limits{})
+	require.NoError(t, err)
+	require.Equal(t, "/etc/hostname", h.BackingFile)
+	require.Equal(t, "raw", h.BackingFormat)
+	require.Equal(t, "backing file format", h.Extensions[0].String())
+	h, err = qcow.ParseHeader(testdata.Read("qcow2/qemu-data-file.qcow2"), disk.Limits{})
+	require.NoError(t, err)
+	require.Equal(t, "data.raw", h.DataFile)
+}
+
+// TestSubclusters: extended L2 entries broken one at a time, and those that QEMU reads.
+func TestSubclusters(t *testing.T) {
+	good := testdata.Read("qcow2/qemu-extended-l2.qcow2") // 3 KiB at 100 KiB, clusters of 16 KiB
+	_, l2 := tablesOf(t, good)
+	at := l2
+	for ; binary.BigEndian.Uint64(good[at:]) == 0; at += 16 {
+	}
+	bitmap := binary.BigEndian.Uint64(good[at+8:])
+	require.Equal(t, uint64(0x3f<<8), bitmap, "subclusters of 512 bytes, 4 to 7 KiB of the cluster")
+	want := readAll(t, good)
+	for _, tt := range []struct {
+		name   string
+		file   []byte
+		reason disk.Reason // "": reads as before
+	}{
+		{"allocated and zero", mutate(good, at+8, 8, bitmap|1<<40), disk.BadEntry},
+		{"allocated and no cluster", mutate(good, at, 8, 0), disk.BadEntry},
+		{"unaligned", mutate(good, at, 8, binary.BigEndian.Uint64(good[at:])+512), disk.BadEntry},
+		{"bit 0 is no zero flag", mutate(good, at, 8, binary.BigEndian.Uint64(good[at:])|1), ""},
+		{"zero without a cluster", mutate(good, l2+8, 8, 0xffffffff<<32), ""},
+		{"zero beside data", mutate(good, at+8, 8, bitmap|1<<32), ""},
+		{"clusters of 8 KiB", mutate(good, 20, 4, 13), disk.BadClusterSize},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.reason == "" {
+				disktest.TestDisk(t, qcowCase(tt.file, want))
+				return
+			}
+			for _, src := range []disk.Source{disk.File(bytes.NewReader(tt.file), int64(len(tt.file))), disk.Stream(bytes.NewReader(tt.file))} {
+				_, err := qcowCase(tt.file, nil).Convert(t.Context(), tt.file, src, new(disktest.Memory), disk.ConvertOptions{})
+				var fe *disk.FormatError
+				require.ErrorAs(t, err, &fe)
+				require.Equal(t, tt.reason, fe.Reason)
+			}
+			img, err := qcow.Open(bytes.NewReader(tt.file), int64(len(tt.file)), qcow.OpenOptions{})
+			if err == nil {
+				_, err = img.ReadAt(make([]byte, img.Size()), 0)
+			}
+			var fe *disk.FormatError
+			require.ErrorAs(t, err, &fe)
+			require.Equal(t, tt.reason, fe.Reason)
+		})
+	}
+}
+
+// TestLenient: what is refused as corrupt is read when asked for.
+func TestLenient(t *testing.T) {
+	lenient := disk.Limits{Lenient: true}
+	read := func(t *testing.T, file []byte) []byte {
+		t.Helper()
+		img, err := qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{Limits: lenient})
+		require.NoError(t, err)
+		defer img.Close()
+		want := make([]byte, img.Size())
+		_, err = img.ReadAt(want, 0)
+		require.NoError(t, err)
+		layout, err := qcow.NewLayout(file, lenient)
+		require.NoError(t, err)
+		var m disktest.Memory
+		stats, err := disk.Convert(t.Context(), &m, layout, disk.File(bytes.NewReader(file), int64(len(file))), disk.ConvertOptions{})
+		require.NoError(t, err)
+		got := make([]byte, stats.Size)
+		_, err = m.ReadAt(got, 0)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got))
+		return got
+	}
+	plain := testdata.Read("qcow2/qemu-v3-4k.qcow2")
+	want := readAll(t, plain)
+	require.True(t, bytes.Equal(want, read(t, testdata.Read("qcow2/qemu-corrupt-bit.qcow2"))))
+	_, l2 := tablesOf(t, plain)
+	first, second := used(plain, l2, 0), used(plain, l2, 1)
+	twice := read(t, mutate(plain, second, 8, binary.BigEndian.Uint64(plain[first:])))
+	a, b := (first-l2)/8*4096, (second-l2)/8*4096
+	require.True(t, bytes.Equal(twice[a:a+4096], twice[b:b+4096]))
+	require.True(t, bytes.Equal(want[a:a+4096], twice[a:a+4096]))
+}
+
+// TestExtents: the map of an image is the one that qemu-img map gives.
+func TestExtents(t *testing.T) {
+	qemu, qemuIO := peer.Require(t, "qemu-img"), peer.Require(t, "qemu-io")
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for i, opts := range []string{"cluster_size=4k", "cluster_size=64k,extended_l2=on", "cluster_size=16k,extended_l2=on", "cluster_size=512", "compat=0.10,cluster_size=64k"} {
+		t.Run(opts, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(seed, uint64(i)))
+			image := filepath.Join(t.TempDir(), "m.qcow2")
+			const size = 8 << 20
+			peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", opts, image, fmt.Sprint(size))
+			args := []string{"-f", "qcow2"}
+			for range 60 {
+				off, n := rnd.IntN(size-(64<<10))&^511, (1+rnd.IntN(120))*512
+				op := []string{"write -q -P 7", "write -q -z", "discard -q", "write -q -P 8"}[rnd.IntN(4)]
+				args = append(args, "-c", fmt.Sprintf("%s %d %d", op, off, n))
+			}
+			peer.Run(t, qemuIO, append(args, image)...)
+			out, err := exec.CommandContext(t.Context(), qemu, "map", "--output=json", image).Output()
+			require.NoError(t, err)
+			var list []struct {
+				Start, Length       int64
+				Zero, Data, Present bool
+				Offset              *int64
+			}
+			require.NoError(t, json.Unmarshal(out, &list))
+
+			file, err := os.ReadFile(image)
+			require.NoError(t, err)
+			img, err := qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{})
+			require.NoError(t, err)
+			defer img.Close()
+			at := int64(0)
+			for e, err := range img.Extents(0) {
+				require.NoError(t, err)
+				require.Equal(t, at, e.Guest.Off)
+				for at < e.Guest.End() { // the peer's runs are cut elsewhere
+					for list[0].Start+list[0].Length <= at {
+						list = list[1:]
+					}
+					m := list[0]
+					require.Equal(t, e.Kind == disk.Data, m.Data, "at %#x: %s", at, e)
+					require.Equal(t, e.Kind != disk.Data, m.Zero, "at %#x: %s", at, e)
+					if e.Kind == disk.Data {
+						require.Equal(t, *m.Offset+at-m.Start, e.File.Off+at-e.Guest.Off)
+					}
+					at = min(e.Guest.End(), m.Start+m.Length)
+				}
+			}
+			require.EqualValues(t, size, at)
+			for e, err := range img.Extents(size / 2) {
+				require.NoError(t, err)
+				require.LessOrEqual(t, e.Guest.Off, int64(size/2))
+				break
+			}
+		})
+	}
+}
+
+// openIn opens files of a folder by their names, which the tests chose, and counts what
+// is open.
+func openIn(dir string, open *int) qcow.OpenFunc {
+	return func(r qcow.Reference) (qcow.File, error) {
+		f, err := os.Open(filepath.Join(dir, filepath.Base(r.Name)))
+		if err != nil {
+			return qcow.File{}, err
+		}
+		info, err := f.Stat()
+		if err != nil {
+			return qcow.File{}, err
+		}
+		*open++
+		return qcow.File{ReaderAt: f, Size: info.Size(), Close: func() error { *open--; return f.Close() }}, nil
+	}
+}
+
+// TestChain: images over images of other sizes, as qemu-img makes and reads them.
+func TestChain(t *testing.T) {
+	qemu, qemuIO := peer.Require(t, "qemu-img"), peer.Require(t, "qemu-io")
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	require.NoError(t, os.WriteFile(at("base.raw"), guest(1<<20, 1), 0o600))
+	peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "base.raw", at("mid.qcow2"), "3M")
+	peer.Run(t, qemuIO, "-f", "qcow2", "-c", "write -q -P 5 700k 900k", "-c", "write -q -z 64k 64k", at("mid.qcow2"))
+	peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", "extended_l2=on", "-F", "qcow2", "-b", "mid.qcow2", at("top.qcow2"), "2M")
+	peer.Run(t, qemuIO, "-f", "qcow2", "-c", "write -q -P 6 1k 3k", "-c", "write -q -P 9 1400k 200k", at("top.qcow2"))
+	opened := 0
+	openTop := func(o qcow.OpenOptions) (*qcow.Image, error) {
+		f, err := os.Open(at("top.qcow2"))
+		require.NoError(t, err)
+		t.Cleanup(func() { f.Close() })
+		info, err := f.Stat()
+		require.NoError(t, err)
+		return qcow.Open(f, info.Size(), o)
+	}
+	peer.Run(t, qemu, "convert", "-f", "qcow2", "-O", "raw", at("top.qcow2"), at("want.raw"))
+	want, err := os.ReadFile(at("want.raw"))
+	require.NoError(t, err)
+
+	img, err := openTop(qcow.OpenOptions{Files: openIn(dir, &opened)})
+	require.NoError(t, err)
+	require.Equal(t, 2, opened)
+	got := make([]byte, img.Size())
+	_, err = img.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+	require.NoError(t, img.Close())
+	require.NoError(t, img.Close(), "a second time")
+	require.Zero(t, opened)
+
+	refused := func(err error, text string) {
+		t.Helper()
+		var fe *disk.FormatError
+		require.ErrorAs(t, err, &fe)
+		require.Equal(t, disk.BackingFile, fe.Reason)
+		require.ErrorContains(t, err, text)
+		require.Zero(t, opened, "what was opened is closed")
+	}
+	_, err = openTop(qcow.OpenOptions{})
+	refused(err, `"mid.qcow2"`)
+	errNo := errors.New("may not")
+	_, err = openTop(qcow.OpenOptions{Files: func(qcow.Reference) (qcow.File, error) { return qcow.File{}, errNo }})
+	require.ErrorIs(t, err, errNo)
+	_, err = openTop(qcow.OpenOptions{Files: func(r qcow.Reference) (qcow.File, error) {
+		f, err := openIn(dir, &opened)(r)
+		f.Format = "vmdk"
+		return f, err
+	}})
+	refused(err, `format "vmdk"`)
+
+	peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-u", "-F", "qcow2", "-b", "top.qcow2", at("mid.qcow2"), "3M")
+	_, err = openTop(qcow.OpenOptions{Files: openIn(dir, &opened)})
+	refused(err, "comes back")
+	n := 0
+	_, err = openTop(qcow.OpenOptions{Files: func(r qcow.Reference) (qcow.File, error) { // a new name each time
+		n++
+		name := fmt.Sprintf("x%d.qcow2", n)
+		peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-u", "-F", "qcow2", "-b", fmt.Sprintf("x%d.qcow2", n+1), at(name), "1M")
+		r.Name = name
+		return openIn(dir, &opened)(r)
+	}})
+	refused(err, "more than 64")
+	file, err := os.ReadFile(at("top.qcow2"))
+	require.NoError(t, err)
+	file = bytes.Replace(file, []byte{0xe2, 0x79, 0x2a, 0xca}, []byte("none"), 1)
+	require.NoError(t, os.WriteFile(at("top.qcow2"), file, 0o600))
+	_, err = openTop(qcow.OpenOptions{Files: openIn(dir, &opened)})
+	refused(err, "says the format")
+}
+
+// TestDataFile: the data of an image is in another file.
+func TestDataFile(t *testing.T) {
+	qemu, qemuIO := peer.Require(t, "qemu-img"), peer.Require(t, "qemu-io")
+	for _, raw := range []string{"off", "on"} {
+		t.Run("raw "+raw, func(t *testing.T) {
+			dir := t.TempDir()
+			image := filepath.Join(dir, "m.qcow2")
+			peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", "data_file="+filepath.Join(dir, "data.raw")+",data_file_raw="+raw, image, "2M")
+			peer.Run(t, qemuIO, "-f", "qcow2", "-c", "write -q -P 5 0 100k", "-c", "write -q -P 6 1m 64k", "-c", "write -q -z 64k 64k", image)
+			peer.Run(t, qemu, "convert", "-f", "qcow2", "-O", "raw", image, filepath.Join(dir, "want.raw"))
+			want, err := os.ReadFile(filepath.Join(dir, "want.raw"))
+			require.NoError(t, err)
+			file, err := os.ReadFile(image)
+			require.NoError(t, err)
+			opened := 0
+			open := func() (*qcow.Image, error) {
+				return qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{Files: openIn(dir, &opened)})
+			}
+			img, err := open()
+			require.NoError(t, err)
+			defer img.Close()
+			got := make([]byte, img.Size())
+			_, err = img.ReadAt(got, 0)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got))
+
+			_, l2 := tablesOf(t, file)
+			for name, entry := range map[string]uint64{"compressed": 1<<62 | 1<<20, "elsewhere": 1<<63 | 2<<16} {
+				file := mutate(file, l2, 8, entry)
+				img, err := qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{Files: openIn(dir, &opened)})
+				require.NoError(t, err)
+				_, err = img.ReadAt(make([]byte, 512), 0)
+				var fe *disk.FormatError
+				require.ErrorAs(t, err, &fe, name)
+				require.Equal(t, disk.BadEntry, fe.Reason)
+				require.NoError(t, img.Close())
+			}
+			require.NoError(t, os.Truncate(filepath.Join(dir, "data.raw"), 1<<20))
+			img, err = open()
+			require.NoError(t, err)
+			defer img.Close()
+			_, err = img.ReadAt(got, 0)
+			require.ErrorIs(t, err, disk.ErrTruncated)
+		})
+	}
+}
