@@ -115,10 +115,10 @@ func TestOutOfOrder(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(base, uint64(i)))
 			image := filepath.Join(t.TempDir(), "m.qcow2")
 			size := int64(4096) << rnd.IntN(5)
-			peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", fmt.Sprintf("cluster_size=%d,compression_type=%s", size, compression), image, "64M")
+			peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", fmt.Sprintf("cluster_size=%d,compression_type=%s", size, compression), image, "8M")
 			args, used := []string{"-f", "qcow2"}, map[int64]bool{}
 			for range 60 {
-				at := rnd.Int64N(64<<20/size) * size
+				at := rnd.Int64N(8<<20/size) * size
 				if !used[at] { // a cluster is compressed once
 					used[at] = true
 					args = append(args, "-c", fmt.Sprintf("write -q -c -P %d %d %d", 1+rnd.IntN(255), at, size))
@@ -129,7 +129,7 @@ func TestOutOfOrder(t *testing.T) {
 		})
 		t.Run(fmt.Sprintf("convert -W %d", i), func(t *testing.T) {
 			dir := t.TempDir()
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "in.raw"), guest(16<<20, base+uint64(i)), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "in.raw"), guest(4<<20, base+uint64(i)), 0o600))
 			image := filepath.Join(dir, "m.qcow2")
 			peer.Run(t, qemu, "convert", "-f", "raw", "-O", "qcow2", "-c", "-W", "-m", "16", "-o", "cluster_size=4k,compression_type="+compression,
 				filepath.Join(dir, "in.raw"), image)

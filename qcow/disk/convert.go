@@ -1,8 +1,10 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"runtime"
@@ -22,24 +24,34 @@ type ConvertOptions struct {
 	Workers     int       // goroutines that decode and write; default GOMAXPROCS or 16, the lesser
 	Budget      *Budget   // memory; default a budget of DefaultMemory for this call alone
 	MaxParked   int64     // memory for parked data; default half the budget
+	Scratch     Scratch   // for data parked beyond that; nil: none
+	Passes      int       // passes over a stream that the caller can give; default 1
 	VirtualSize int64     // largest disk accepted; default that of the Layout
 	Counters    *Counters // told of progress while the conversion runs; optional
 }
 
+// Scratch is a place for data of a stream that is not known yet to belong anywhere, as large as
+// the stream at most. It stays the caller's.
+type Scratch interface {
+	io.ReaderAt
+	io.WriterAt
+}
+
 // Counters are the figures of a running conversion, in bytes. Safe to read at any time.
 type Counters struct {
-	Read    atomic.Int64 // of the image file, from the front
+	Read    atomic.Int64 // of the image file, from the front, in this pass
 	Written atomic.Int64 // to the destination
 	Zeroed  atomic.Int64 // of the disk that are zeros and were not written as data
 }
 
-// Stats is what a finished conversion did, in bytes.
+// Stats is what a conversion has done, in bytes.
 type Stats struct {
 	Size       int64 // virtual size
-	Read       int64 // image file bytes passed
+	Read       int64 // image file bytes passed, in the last pass
 	Written    int64
 	Zeroed     int64
-	PeakParked int64
+	PeakParked int64 // most that was parked at a time, in memory and in scratch
+	Passes     int
 }
 
 const (
@@ -49,16 +61,34 @@ const (
 )
 
 // Convert walks src once from front to back and writes to dst the disk that layout says
-// is in it. dst must read as zeros where nothing is written, or be a [Zeroer]; it must take
+// is in it: a [Converter] with one pass.
+func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o ConvertOptions) (Stats, error) {
+	o.Passes = 1
+	c := NewConverter(dst, layout, o)
+	defer c.Close()
+	_, err := c.Pass(ctx, src)
+	return c.Stats(), err
+}
+
+// Converter writes to a destination the disk that a Layout says is in an image file.
+//
+// The destination must read as zeros where nothing is written, or be a [Zeroer]; it must take
 // concurrent writes to ranges that do not overlap. Data is written at its guest offset, in
 // no order. Nothing is flushed: that is the caller's.
-//
-// Errors: a [*FormatError] for what is wrong with the image, a [*WriteError] for dst's, the
-// context's, or src's own as they came. dst is then in no defined state.
-func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o ConvertOptions) (Stats, error) {
-	if src.stream == nil && src.file == nil {
-		return Stats{}, errors.New("disk: Convert: a Source of nothing")
-	}
+type Converter struct {
+	dst      io.WriterAt
+	layout   Layout
+	o        ConvertOptions
+	limit    int64
+	pending  pending
+	reserved int64 // of the budget, for what the layout holds
+	park     parking
+	late     late
+	stats    Stats
+}
+
+// NewConverter returns a Converter. Close it.
+func NewConverter(dst io.WriterAt, layout Layout, o ConvertOptions) *Converter {
 	if o.Budget == nil {
 		o.Budget = NewBudget(0)
 	}
@@ -68,29 +98,47 @@ func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o 
 	if o.MaxParked <= 0 {
 		o.MaxParked = o.Budget.Left() / 2
 	}
-	pool, err := newWorkers(dst, src, layout.State(), o)
+	state := layout.State()
+	c := &Converter{
+		dst:     dst,
+		layout:  layout,
+		o:       o,
+		limit:   o.VirtualSize,
+		pending: pending{budget: o.Budget},
+		park:    parking{format: state.Format, budget: o.Budget, limit: o.MaxParked, scratch: o.Scratch},
+		late:    late{budget: o.Budget},
+	}
+	if state.MaxSize > 0 && (c.limit <= 0 || state.MaxSize < c.limit) {
+		c.limit = state.MaxSize
+	}
+	return c
+}
+
+// Pass walks src from front to back. more says that the disk is not whole yet, since data of
+// a stream had passed before its place was known and was not parked: the caller hands over the
+// same bytes again, options allowing at most Passes of them.
+//
+// Errors: a [*FormatError] for what is wrong with the image, a [*WriteError] for the
+// destination's, the context's, or src's own as they came. The destination is then in no defined
+// state, and the Converter of no use.
+func (c *Converter) Pass(ctx context.Context, src Source) (more bool, err error) {
+	if src.stream == nil && src.file == nil {
+		return false, errors.New("disk: Pass: a Source of nothing")
+	}
+	if c.stats.Passes > 0 {
+		c.park.forget()
+		if err := c.late.requeue(&c.pending); err != nil {
+			return false, c.tooMuch(0, err)
+		}
+	}
+	c.stats.Passes++
+	pool, err := newWorkers(c.dst, src, c.layout.State(), &c.park, c.o)
 	if err != nil {
-		return Stats{}, err
+		return false, err
 	}
 	defer pool.release()
 	group, ctx := errgroup.WithContext(ctx)
-	w := &walker{
-		ctx:     ctx,
-		layout:  layout,
-		src:     src,
-		stream:  forward{r: src.stream},
-		pending: pending{budget: o.Budget},
-		pool:    pool,
-		budget:  o.Budget,
-		limit:   o.VirtualSize,
-		park:    parking{format: layout.State().Format, budget: o.Budget, limit: o.MaxParked},
-		count:   o.Counters,
-	}
-	if m := layout.State().MaxSize; m > 0 && (w.limit <= 0 || m < w.limit) {
-		w.limit = m
-	}
-	defer w.release()
-	pool.park = &w.park
+	w := &walker{Converter: c, ctx: ctx, src: src, stream: forward{r: src.stream}, pool: pool}
 	for range pool.workers {
 		group.Go(func() error { return pool.work(ctx) })
 	}
@@ -99,45 +147,53 @@ func Convert(ctx context.Context, dst io.WriterAt, layout Layout, src Source, o 
 		return w.walk()
 	})
 	err = group.Wait()
-	stats := Stats{
-		Size:       layout.State().Size,
-		Read:       w.pos,
-		Written:    o.Counters.Written.Load(),
-		Zeroed:     o.Counters.Zeroed.Load(),
-		PeakParked: w.park.peak,
-	}
-	return stats, err
+	c.stats.Read = w.pos
+	return err == nil && len(c.late.list) > 0, err
+}
+
+// Stats returns what has been done so far.
+func (c *Converter) Stats() Stats {
+	s := c.stats
+	s.Size = c.layout.State().Size
+	s.Written, s.Zeroed = c.o.Counters.Written.Load(), c.o.Counters.Zeroed.Load()
+	s.PeakParked = c.park.peak
+	return s
+}
+
+// Close gives back the Converter's part of the budget.
+func (c *Converter) Close() {
+	c.pending.release()
+	c.late.release()
+	c.park.clear()
+	c.o.Budget.Release(c.reserved)
+	c.reserved = 0
+}
+
+func (c *Converter) format() string { return c.layout.State().Format }
+
+func (c *Converter) tooMuch(at int64, err error) error {
+	return &FormatError{Format: c.format(), Reason: LimitExceeded, Offset: at, Err: err}
 }
 
 // walker takes the extents of one file in the order of the file.
 type walker struct {
-	ctx      context.Context // of this one call of Convert
-	layout   Layout
-	src      Source
-	stream   forward
-	pos      int64 // everything before it has passed
-	pending  pending
-	reserved int64 // of the budget, for what the layout holds
-	park     parking
-	pool     *workers
-	budget   *Budget
-	limit    int64
-	count    *Counters
-}
-
-func (w *walker) release() {
-	w.pending.release()
-	w.budget.Release(w.reserved)
-	w.park.clear()
+	*Converter
+	ctx    context.Context // of this one pass
+	src    Source
+	stream forward
+	pos    int64 // everything before it has passed
+	pool   *workers
 }
 
 func (w *walker) walk() error {
-	first, err := w.layout.Start()
-	if err != nil {
-		return err
-	}
-	if err := w.accept(first); err != nil {
-		return err
+	if w.stats.Passes == 1 {
+		first, err := w.layout.Start()
+		if err == nil {
+			err = w.accept(first)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	for {
 		if err := w.ctx.Err(); err != nil {
@@ -147,7 +203,11 @@ func (w *walker) walk() error {
 		complete := w.layout.State().Complete
 		if late := ok && next.File.Off < w.pos; complete && !late {
 			w.park.clear() // nothing parked can be asked for any more
+			if w.lastPass() && len(w.late.list) > 0 {
+				return w.needsParking()
+			}
 		}
+		var err error
 		switch {
 		case ok && next.File.Off <= w.pos:
 			w.pending.pop()
@@ -167,8 +227,16 @@ func (w *walker) walk() error {
 		if err != nil {
 			return err
 		}
-		w.count.Read.Store(w.pos)
+		w.o.Counters.Read.Store(w.pos)
 	}
+}
+
+func (w *walker) lastPass() bool { return w.stats.Passes >= w.o.Passes }
+
+// needsParking is the error where no further pass can be had.
+func (w *walker) needsParking() error {
+	return &FormatError{Format: w.format(), Reason: NeedsParking, Offset: w.late.list[0].File.Off, Value: uint64(w.park.need),
+		Detail: fmt.Sprintf("up to %d bytes have to be kept until it is known where they belong, %d may be", w.park.need, w.park.limit)}
 }
 
 // accept queues what the layout has said, zeros aside: those are done at once.
@@ -190,11 +258,11 @@ func (w *walker) accept(extents []Extent) error {
 		kept = append(kept, e)
 	}
 	if err := w.pending.add(kept); err != nil {
-		return &FormatError{Format: w.format(), Reason: LimitExceeded, Offset: w.pos, Err: err}
+		return w.tooMuch(w.pos, err)
 	}
 	if need := w.layout.State().Memory - w.reserved; need > 0 {
-		if err := w.budget.Reserve(need, "tables"); err != nil {
-			return &FormatError{Format: w.format(), Reason: LimitExceeded, Offset: w.pos, Err: err}
+		if err := w.o.Budget.Reserve(need, "tables"); err != nil {
+			return w.tooMuch(w.pos, err)
 		}
 		w.reserved += need
 	}
@@ -238,7 +306,7 @@ func (w *walker) drop(n int64) error {
 		step := min(n, chunkSize)
 		_, err := io.CopyN(io.Discard, readerFunc(w.stream.read), step)
 		w.pos = w.stream.pos
-		w.count.Read.Store(w.pos)
+		w.o.Counters.Read.Store(w.pos)
 		if err != nil {
 			return err
 		}
@@ -251,17 +319,18 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// take does what e asks for. e starts at pos, or before it: then its bytes have passed.
+// take does what e asks for. e starts at pos, or before it: then its bytes have passed, and
+// what was not parked of them is there in the next pass.
 func (w *walker) take(e Extent) error {
-	if passed := min(e.File.Len, w.pos-e.File.Off); w.src.file == nil && e.Kind != Drop && passed > 0 &&
-		w.park.has(e.File.Off, passed) < passed {
-		if err := w.pool.idle(w.ctx); err != nil { // a worker may be about to park it
-			return err
+	if e.Kind == Drop {
+		return w.drop(e.File.End() - w.pos)
+	}
+	if w.src.file == nil {
+		if kept, err := w.kept(e); err != nil || !kept {
+			return cmp.Or(err, w.late.add(e))
 		}
 	}
 	switch {
-	case e.Kind == Drop:
-		return w.drop(e.File.End() - w.pos)
 	case e.Kind == Meta:
 		return w.feed(e)
 	case e.Codec != Plain:
@@ -271,16 +340,31 @@ func (w *walker) take(e Extent) error {
 	}
 }
 
+// kept says whether the bytes of e that have passed are parked. Those of a compressed piece may
+// end early: where the next piece began, which is before its stated end, perhaps, but behind
+// its true one.
+func (w *walker) kept(e Extent) (bool, error) {
+	passed := min(e.File.Len, w.pos-e.File.Off)
+	if passed <= 0 || w.park.has(e.File.Off, passed) == passed {
+		return true, nil
+	}
+	if err := w.pool.idle(w.ctx); err != nil { // a worker may be about to park it
+		return false, err
+	}
+	have := w.park.has(e.File.Off, passed)
+	return have == passed || have > 0 && e.Codec != Plain && w.park.missed == 0, nil
+}
+
 // feed reads a piece of metadata. What it gives is the layout's to bound: it stands outside
 // the budget until accept has counted it.
 func (w *walker) feed(e Extent) error {
 	if w.src.file != nil && e.File.End() > w.src.size {
 		return w.truncated(w.src.size, e.String())
 	}
-	if err := w.budget.Reserve(e.File.Len, "metadata"); err != nil {
-		return &FormatError{Format: w.format(), Reason: LimitExceeded, Offset: e.File.Off, Err: err}
+	if err := w.o.Budget.Reserve(e.File.Len, "metadata"); err != nil {
+		return w.tooMuch(e.File.Off, err)
 	}
-	defer w.budget.Release(e.File.Len)
+	defer w.o.Budget.Release(e.File.Len)
 	buf := make([]byte, e.File.Len)
 	n, err := w.fill(buf, e.File.Off)
 	if err == nil && n < len(buf) {
@@ -338,7 +422,7 @@ func (w *walker) plain(e Extent) error {
 		if j.guest.Len < n {
 			return io.EOF // of an open extent
 		}
-		w.count.Read.Store(w.pos)
+		w.o.Counters.Read.Store(w.pos)
 	}
 	return nil
 }
@@ -365,8 +449,6 @@ func (w *walker) compressed(e Extent) error {
 	}
 	want, before := e.File.Len, w.pos
 	if passed := min(want, before-e.File.Off); passed > 0 {
-		// What is parked ends where the next piece began: before the stated end, perhaps,
-		// but behind the true one.
 		if have := w.park.has(e.File.Off, passed); have < passed {
 			want, j.short = have, NeedsParking
 		}
@@ -409,8 +491,12 @@ func (w *walker) fill(p []byte, off int64) (int, error) {
 	n := 0
 	if off < w.pos {
 		passed := min(int64(len(p)), w.pos-off)
-		if n = w.park.read(off, p[:passed]); int64(n) < passed {
-			return n, w.park.refuse(off+int64(n), 0)
+		var err error
+		if n, err = w.park.read(off, p[:passed]); err != nil {
+			return n, err
+		}
+		if int64(n) < passed {
+			return n, &FormatError{Format: w.format(), Reason: NeedsParking, Offset: off + int64(n), Detail: "its bytes have passed and were not kept"}
 		}
 	}
 	if n == len(p) {
@@ -423,18 +509,20 @@ func (w *walker) fill(p []byte, off int64) (int, error) {
 	return n + m, err
 }
 
-// end finishes the walk at the end of the file.
+// end finishes the pass at the end of the file.
 func (w *walker) end() error {
 	size := w.pos
 	if w.src.file != nil {
 		size = w.src.size
 	}
-	more, err := w.layout.End(size)
-	if err != nil {
-		return err
-	}
-	if err := w.accept(more); err != nil {
-		return err
+	if w.stats.Passes == 1 {
+		more, err := w.layout.End(size)
+		if err == nil {
+			err = w.accept(more)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	for {
 		next, ok := w.pending.peek()
@@ -449,13 +537,17 @@ func (w *walker) end() error {
 			return err
 		}
 	}
+	if len(w.late.list) > 0 {
+		if w.lastPass() {
+			return w.needsParking()
+		}
+		return nil
+	}
 	if s := w.layout.State(); !s.Complete || s.Size < 0 {
 		return w.truncated(size, "all its tables have been named")
 	}
 	return nil
 }
-
-func (w *walker) format() string { return w.layout.State().Format }
 
 func (w *walker) truncated(at int64, what string) error {
 	return &FormatError{Format: w.format(), Reason: Truncated, Offset: at, Detail: "the file ends before " + what}

@@ -40,8 +40,8 @@ type workers struct {
 
 // newWorkers sizes the pool so that it fits half of what the budget has left: fewer
 // workers first, then smaller chunks.
-func newWorkers(dst io.WriterAt, src Source, state State, o ConvertOptions) (*workers, error) {
-	p := &workers{format: state.Format, dst: dst, src: src, workers: o.Workers, chunk: chunkSize, budget: o.Budget, count: o.Counters}
+func newWorkers(dst io.WriterAt, src Source, state State, park *parking, o ConvertOptions) (*workers, error) {
+	p := &workers{format: state.Format, dst: dst, src: src, workers: o.Workers, chunk: chunkSize, park: park, budget: o.Budget, count: o.Counters}
 	p.zeroer, _ = dst.(Zeroer)
 	if p.workers <= 0 {
 		p.workers = defaultWorkers()
