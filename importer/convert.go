@@ -51,7 +51,22 @@ func (r *run) reader(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	s, err := archive.Decompress(in, r.o.Budget)
+	archived := false
+	err = r.unwrap(in, func(s *archive.Stream, head []byte) error {
+		if archived = tarHead(head); archived {
+			return r.archive(ctx, s)
+		}
+		return r.image(ctx, s, head)
+	})
+	if err != nil || archived {
+		return err
+	}
+	return check()
+}
+
+// unwrap decompresses file and hands on what comes out, and the first bytes of that.
+func (r *run) unwrap(file io.Reader, use func(s *archive.Stream, head []byte) error) error {
+	s, err := archive.Decompress(file, r.o.Budget)
 	if err != nil {
 		return err
 	}
@@ -60,13 +75,7 @@ func (r *run) reader(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if tarHead(head) {
-		return r.archive(ctx, s)
-	}
-	if err := r.image(ctx, s); err != nil {
-		return err
-	}
-	return check()
+	return use(s, head)
 }
 
 // archive takes the disk from a tar archive that is no layer of an image.
@@ -110,23 +119,15 @@ func (r *run) convert(ctx context.Context, file io.Reader) error {
 	if err != nil {
 		return err
 	}
-	s, err := archive.Decompress(file, r.o.Budget)
+	err = r.unwrap(file, func(s *archive.Stream, head []byte) error { return r.image(ctx, s, head) })
 	if err != nil {
-		return err
-	}
-	defer s.Close()
-	if err := r.image(ctx, s); err != nil {
 		return err
 	}
 	return check()
 }
 
 // image decodes a disk image and reads its stream to the end.
-func (r *run) image(ctx context.Context, s *archive.Stream) error {
-	head, err := s.Head()
-	if err != nil {
-		return err
-	}
+func (r *run) image(ctx context.Context, s *archive.Stream, head []byte) error {
 	if err := r.decode(ctx, head, disk.Stream(s)); err != nil {
 		return err
 	}

@@ -88,28 +88,20 @@ func (p *pass) unpack(ctx context.Context, b io.Reader, d ocispec.Descriptor) er
 	if strings.HasSuffix(d.MediaType, "+encrypted") {
 		return fmt.Errorf("layer %s: encrypted (%s): %w", d.Digest, d.MediaType, disk.ErrUnsupported)
 	}
-	s, err := archive.Decompress(b, p.o.Budget)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	head, err := s.Head()
-	if err != nil {
-		return err
-	}
-	switch isDisk := strings.HasPrefix(d.MediaType, mediaTypeDisk); {
-	case !isDisk && archive.IsTar(head):
-		err = p.tar(ctx, s, d)
-	case isDisk || archive.IsDisk(head):
-		err = p.disk(ctx, s, d)
-	default:
-		return fmt.Errorf("layer %s (%s): neither a tar archive nor a disk: %w", d.Digest, d.MediaType, disk.ErrUnsupported)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, struct{ io.Reader }{s}) // what follows has checksums, too
-	return err
+	return p.unwrap(b, func(s *archive.Stream, head []byte) (err error) {
+		switch isDisk := strings.HasPrefix(d.MediaType, mediaTypeDisk); {
+		case !isDisk && archive.IsTar(head):
+			err = p.tar(ctx, s, d)
+		case isDisk || archive.IsDisk(head):
+			err = p.disk(ctx, s, d)
+		default:
+			err = fmt.Errorf("layer %s (%s): neither a tar archive nor a disk: %w", d.Digest, d.MediaType, disk.ErrUnsupported)
+		}
+		if err != nil {
+			return err
+		}
+		return drain(s)
+	})
 }
 
 // tar looks at each entry of a layer, and converts the one that is the disk.

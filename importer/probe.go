@@ -36,19 +36,12 @@ func ProbeReader(ctx context.Context, in io.Reader, o ProbeOptions) (*Result, er
 	r.empty = true
 	r.take = r.peek
 	return r.finish(ctx, probed(func(ctx context.Context) error {
-		s, err := archive.Decompress(in, r.o.Budget)
-		if err != nil {
-			return at(StageUnpack, err)
-		}
-		defer s.Close()
-		head, err := s.Head()
-		if err != nil {
-			return at(StageUnpack, err)
-		}
-		if tarHead(head) {
-			return at(StageUnpack, r.archive(ctx, s))
-		}
-		return r.judge(head)
+		return at(StageUnpack, r.unwrap(in, func(s *archive.Stream, head []byte) error {
+			if tarHead(head) {
+				return r.archive(ctx, s)
+			}
+			return r.judge(head)
+		}))
 	}))
 }
 
@@ -65,19 +58,12 @@ func probed(work func(context.Context) error) func(context.Context) error {
 
 // peek judges a disk image file by its first bytes; it takes the place of convert.
 func (r *run) peek(_ context.Context, file io.Reader) error {
-	s, err := archive.Decompress(file, r.o.Budget)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	head, err := s.Head()
-	if err != nil {
-		return err
-	}
-	if err := r.judge(head); err != nil {
-		return err
-	}
-	return errProbed
+	return r.unwrap(file, func(_ *archive.Stream, head []byte) error {
+		if err := r.judge(head); err != nil {
+			return err
+		}
+		return errProbed
+	})
 }
 
 // judge says from an image's first bytes whether it may be read.
