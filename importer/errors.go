@@ -145,7 +145,8 @@ func permanent(err error) bool {
 		archive.ErrNoDisk, archive.ErrSeveral, archive.ErrNotAFile,
 		disk.ErrCorrupt, disk.ErrTruncated, disk.ErrUnsupported, disk.ErrLimit, disk.ErrNeedsParking,
 		platform.ErrNoMatch, platform.ErrInvalid, platform.ErrUnsupported, platform.ErrLimit, platform.ErrDigest,
-		fs.ErrPermission, fs.ErrNotExist, syscall.EISDIR, syscall.EROFS,
+		fs.ErrPermission, fs.ErrNotExist, syscall.EISDIR, syscall.EROFS, // a path that the caller gave
+		syscall.ENOTDIR, syscall.ENAMETOOLONG, syscall.ELOOP, syscall.EINVAL, syscall.EFBIG,
 	} {
 		if errors.Is(err, p) {
 			return true
