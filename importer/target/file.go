@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,6 +57,9 @@ func resolve(path string) (string, error) {
 			return "", &PathError{Path: path, Detail: "a symlink to nothing"}
 		}
 		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if errors.Is(err, fs.ErrNotExist) {
+			err = &fs.PathError{Op: "destination", Path: path, Err: noDirectory{}}
+		}
 		return filepath.Join(dir, filepath.Base(path)), err
 	}
 	if err != nil {
@@ -70,6 +74,12 @@ func resolve(path string) (string, error) {
 	}
 	return resolved, nil
 }
+
+// noDirectory is why no file can be made at a path.
+type noDirectory struct{}
+
+func (noDirectory) Error() string { return "directory does not exist" }
+func (noDirectory) Unwrap() error { return fs.ErrNotExist }
 
 // kind names what is no regular file.
 func kind(mode fs.FileMode) string {
@@ -104,10 +114,19 @@ func (e *PathError) Unwrap() error { return ErrNotAFile }
 // Temporary says that trying again does not help.
 func (e *PathError) Temporary() bool { return false }
 
+const (
+	temporarySuffix = ".archdisk-partial"
+	maxName         = 255 // bytes that file systems take
+)
+
 // temporary returns the path that the disk is written to.
 func (f *File) temporary() string {
 	dir, base := filepath.Split(f.path)
-	return filepath.Join(dir, "."+base+".archdisk-partial")
+	name := "." + base + temporarySuffix
+	if len(name) > maxName {
+		name = fmt.Sprintf(".%x%s", sha256.Sum256([]byte(base)), temporarySuffix)
+	}
+	return filepath.Join(dir, name)
 }
 
 // Begin creates the temporary file, taking over what a killed process has left.

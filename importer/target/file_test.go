@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -157,7 +158,39 @@ func TestCreateFileRefuses(t *testing.T) {
 	}
 	_, err := target.CreateFile(filepath.Join(dir, "none", "disk.img"), target.FileOptions{})
 	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, "none/disk.img: directory does not exist")
 	require.Equal(t, importer.Permanent, importer.ClassOf(err))
+	_, err = target.CreateFile(filepath.Join(write(t, dir, "file"), "disk.img"), target.FileOptions{})
+	require.ErrorIs(t, err, syscall.ENOTDIR)
+	require.Equal(t, importer.Permanent, importer.ClassOf(err))
+	_, err = target.CreateFile(filepath.Join(dir, strings.Repeat("n", 256)), target.FileOptions{})
+	require.ErrorIs(t, err, syscall.ENAMETOOLONG)
+	require.Equal(t, importer.Permanent, importer.ClassOf(err))
+}
+
+func write(t *testing.T, dir, name string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
+	return path
+}
+
+// TestFileLongName: the temporary name fits wherever the destination's does, and differs
+// for destinations that differ.
+func TestFileLongName(t *testing.T) {
+	dir := t.TempDir()
+	seen := map[string]bool{}
+	for _, last := range []string{"a", "b"} {
+		path := filepath.Join(dir, strings.Repeat("n", 254)+last)
+		f := create(t, path)
+		require.NoError(t, f.Begin(t.Context(), 512))
+		list := names(t, dir)
+		require.Len(t, list, 1)
+		seen[list[0]] = true
+		require.NoError(t, f.Commit(t.Context(), 512))
+		require.NoError(t, os.Remove(path))
+	}
+	require.Len(t, seen, 2)
 }
 
 // TestFileSymlink: the file that a symlink names is replaced, not the symlink.
