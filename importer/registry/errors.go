@@ -32,7 +32,7 @@ var (
 // line without credentials, without URL queries and without a server's messages.
 type Error struct {
 	Op     string // what was asked for: "ping", "token", "manifest" or "blob"
-	Ref    string // the reference as given or, for content asked by digest, repository@digest
+	Ref    string // the reference as given, its tag stated, or, for content asked by digest, repository@digest
 	Host   string // the one that answered, or did not; "" if none was asked
 	Status int    // of an HTTP answer that refuses, else 0
 	Code   string // the registry's code in that answer, such as MANIFEST_UNKNOWN, or ""
@@ -40,10 +40,13 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	var content *DigestError
 	text := "registry: " + e.Op + " " + e.Ref + ": "
 	switch {
 	case e.Status != 0:
 		text += fmt.Sprintf("%d %s", e.Status, cmp.Or(e.Code, http.StatusText(e.Status), "unknown status"))
+	case errors.As(e.Err, &content) && strings.HasSuffix(e.Ref, "@"+content.Want.String()):
+		text += "digest is " + content.Have.String()
 	case e.Err != nil:
 		text += e.Err.Error()
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,5 +176,30 @@ func TestErrorCode(t *testing.T) {
 		{&registry.Error{Err: io.ErrUnexpectedEOF}, "network"},
 	} {
 		require.Equal(t, row.code, row.err.ErrorCode(), row.err)
+	}
+}
+
+// TestMessagesName: a reference without a tag is shown with the one that was asked for, and
+// a digest once.
+func TestMessagesName(t *testing.T) {
+	d := describe("blob")
+	f := serve(t, routes{"/v2/r/manifests/latest": status(404, ""), "/v2/r/manifests/" + d.Digest.String(): status(200, "other")})
+	s := newSource(t, registry.Options{})
+	_, _, err := s.Resolve(t.Context(), "docker://"+f.host()+"/r")
+	require.EqualError(t, err, "registry: manifest "+f.host()+"/r:latest: 404 Not Found")
+	_, _, err = s.Resolve(t.Context(), f.host()+"/r@"+d.Digest.String())
+	require.ErrorIs(t, err, registry.ErrDigest)
+	require.Equal(t, 1, strings.Count(err.Error(), d.Digest.String()), "%v", err)
+}
+
+// TestNotMade: a Source that New has not made gives errors.
+func TestNotMade(t *testing.T) {
+	for _, s := range []*registry.Source{nil, {}} {
+		_, _, err := s.Resolve(t.Context(), "h/r:1")
+		require.ErrorContains(t, err, "not made by New")
+		require.False(t, asError(t, err).Temporary())
+		_, err = s.Blob(t.Context(), "h/r:1", describe("blob"))
+		require.ErrorContains(t, err, "not made by New")
+		require.NoError(t, s.Close())
 	}
 }

@@ -31,6 +31,8 @@ func parse(op, ref string) (place, error) {
 	at := place{text: text, repo: parsed.Context(), id: parsed.Identifier()}
 	if d, ok := parsed.(name.Digest); ok {
 		at.digest = digest.Digest(d.DigestStr())
+	} else if !strings.HasSuffix(text, ":"+at.id) {
+		at.text += ":" + at.id
 	}
 	return at, nil
 }

@@ -88,6 +88,9 @@ func New(o Options) *Source {
 // Close closes idle connections. Blobs that are open stay so, and the Source
 // may be used again.
 func (s *Source) Close() error {
+	if s == nil || s.sessions == nil {
+		return nil
+	}
 	s.wires.strict.CloseIdleConnections()
 	s.wires.lax.CloseIdleConnections()
 	return nil

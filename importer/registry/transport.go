@@ -134,6 +134,9 @@ type session struct {
 // session returns the client for a repository. Of several callers one makes
 // the handshake; a failed one is the next caller's to try again.
 func (s *Source) session(ctx context.Context, at place) (*http.Client, error) {
+	if s == nil || s.sessions == nil {
+		return nil, at.fail("ping", errors.New("the source was not made by New"))
+	}
 	s.mu.Lock()
 	key := at.repo.Name()
 	one := s.sessions[key]
