@@ -271,6 +271,32 @@ func TestWrongDocuments(t *testing.T) {
 	}
 }
 
+// TestDigestOnce: one digest, one mention, whether the source names it or not.
+func TestDigestOnce(t *testing.T) {
+	src, layers := layered(diskLayer(golden.None, golden.Disks()[0].File))
+	d := layers[0].Digest
+	for name, fault := range map[string]golden.Fault{
+		"named":     golden.FailAfter(10, fmt.Errorf("blob disks/vm@%s: %w", d, trouble{})),
+		"not named": golden.FailAfter(10, trouble{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			src.Fault(d, fault)
+			require.Equal(t, 1, strings.Count(refused(t, src, importer.Options{}).Error(), d.String()))
+		})
+	}
+	image := golden.OCI()
+	child := image.Children(image.Root)[0].Digest
+	src = golden.NewSource(image)
+	src.Fault(child, golden.FailAfter(10, fmt.Errorf("manifest disks/vm@%s: %w", child, trouble{})))
+	require.Equal(t, 1, strings.Count(refused(t, src, importer.Options{Arch: parse(t, "amd64")}).Error(), child.String()))
+}
+
+// TestLoopNamesLink: whoever built the image is told which link leads nowhere.
+func TestLoopNamesLink(t *testing.T) {
+	src, _ := layered(tarLayer(golden.LayerOptions{}, symlink("disk/d", "../1"), symlink("1", "disk/d")))
+	require.ErrorContains(t, refused(t, src, importer.Options{}), `"disk/d": more than 8 links`)
+}
+
 // TestMissing: what a manifest names and the registry has not got.
 func TestMissing(t *testing.T) {
 	b := golden.NewBuilder()

@@ -40,7 +40,7 @@ func openBlob(ctx context.Context, src Source, ref string, d ocispec.Descriptor,
 		return nil, err
 	}
 	if d.Size < 0 {
-		return nil, fmt.Errorf("layer %s: negative size %d", d.Digest, d.Size)
+		return nil, fmt.Errorf("negative size %d", d.Size)
 	}
 	if err := budget.Reserve(readAhead*readChunk, "read-ahead"); err != nil {
 		return nil, err

@@ -19,13 +19,22 @@ import (
 // ImportReader brings a disk from a stream or a file to dst: an upload, a local image. r
 // is read from front to back; one that can be read at any offset as well, and knows its size
 // (as an [io.SectionReader] does), is read in parallel. Compression is unwrapped, and of a
-// tar archive the only file is taken, or the one at o.Path. A disk of size zero is allowed.
+// tar archive the only file is taken, or the one at o.Path. An image of a disk of size zero
+// is allowed; no bytes at all are [ErrEmptyDisk].
 //
 // It ends as [Import] does. Options about references and platforms are not used.
 func ImportReader(ctx context.Context, r io.Reader, dst Target, o Options) (*Result, error) {
 	run := newRun(dst, o)
 	run.empty = true
-	return run.finish(ctx, func(ctx context.Context) error { return at(StageUnpack, run.reader(ctx, r)) })
+	return run.finish(ctx, func(ctx context.Context) error {
+		switch {
+		case r == nil:
+			return at(StageResolve, missing("reader"))
+		case dst == nil:
+			return at(StageResolve, missing("target"))
+		}
+		return at(StageUnpack, run.reader(ctx, r))
+	})
 }
 
 // randomAccess is what a reader is if it need not be read from front to back.
@@ -198,9 +207,6 @@ func (r *run) decode(ctx context.Context, head []byte, src disk.Source) error {
 	r.res.PeakParked = stats.PeakParked
 	if err != nil {
 		return at(StageConvert, r.tooLarge(err))
-	}
-	if stats.Size == 0 && !r.empty {
-		return at(StageProbe, ErrEmptyDisk)
 	}
 	r.size, r.res.VirtualSize = stats.Size, stats.Size
 	r.count.diskSize.Store(stats.Size)

@@ -20,6 +20,9 @@ func Import(ctx context.Context, src Source, ref string, dst Target, o Options) 
 	r := newRun(dst, o)
 	r.res.Reference = ref
 	return r.finish(ctx, func(ctx context.Context) error {
+		if dst == nil {
+			return at(StageResolve, missing("target"))
+		}
 		found, err := r.choose(ctx, src, ref)
 		if err != nil {
 			return err
@@ -36,7 +39,7 @@ type run struct {
 	take   func(ctx context.Context, file io.Reader) error // what to do with the disk image file
 	count  counters
 	begun  bool
-	empty  bool  // a disk of size zero is allowed
+	empty  bool  // an image of a disk of size zero is allowed
 	size   int64 // of the decoded disk, -1 before it is known
 	timer  stopwatch
 	cancel context.CancelCauseFunc
@@ -137,7 +140,7 @@ func (r *run) layers(ctx context.Context, src Source, ref string, layers []ocisp
 		}
 		search = *next
 	}
-	return at(StageUnpack, fmt.Errorf("%w: more than %d links from one to the next", archive.ErrNotAFile, maxLinks))
+	return at(StageUnpack, fmt.Errorf("%w: %.200q: more than %d links from one to the next", archive.ErrNotAFile, search.Want, maxLinks))
 }
 
 // commit makes the disk visible, grown to the size that was asked for.

@@ -55,7 +55,7 @@ func (p *pass) layer(ctx context.Context, d ocispec.Descriptor) error {
 	p.count.expect(d)
 	b, err := openBlob(ctx, p.src, p.ref, d, p.o.Budget, &p.count.fetched)
 	if err != nil {
-		return at(StageFetch, fmt.Errorf("layer %s: %w", d.Digest, err))
+		return at(StageFetch, ofLayer(d, err))
 	}
 	defer b.Close()
 	p.o.Log.Debug("layer", append(p.attrs(), "layer", d.Digest, "size", d.Size)...)
@@ -68,13 +68,21 @@ func (p *pass) layer(ctx context.Context, d ocispec.Descriptor) error {
 		if errors.Is(bad, io.ErrUnexpectedEOF) {
 			class = Transient // what a connection that breaks off gives
 		}
-		fetch := &Error{Stage: StageFetch, Class: class, Code: code(bad, StageFetch), Err: fmt.Errorf("layer %s: %w", d.Digest, bad)}
+		fetch := &Error{Stage: StageFetch, Class: class, Code: code(bad, StageFetch), Err: ofLayer(d, bad)}
 		if err != nil && !errors.Is(err, bad) {
 			fetch.Cause = err
 		}
 		return fetch
 	}
 	return at(StageUnpack, err)
+}
+
+// ofLayer says which layer an error is about, unless the source has named it.
+func ofLayer(d ocispec.Descriptor, err error) error {
+	if strings.Contains(err.Error(), d.Digest.String()) {
+		return fmt.Errorf("layer: %w", err)
+	}
+	return fmt.Errorf("layer %s: %w", d.Digest, err)
 }
 
 // endsDownload says that err is no judgement on the content.

@@ -102,6 +102,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// missing is the error of an argument that is nil.
+func missing(what string) error { return fmt.Errorf("%w: no %s", ErrOptions, what) }
+
 // check refuses what no run could make sense of.
 func (o Options) check() error {
 	if o.Size < 0 || o.Size%disk.SectorSize != 0 {

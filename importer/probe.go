@@ -3,6 +3,7 @@ package importer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/archdisk/archdisk/importer/archive"
@@ -36,6 +37,9 @@ func ProbeReader(ctx context.Context, in io.Reader, o ProbeOptions) (*Result, er
 	r.empty = true
 	r.take = r.peek
 	return r.finish(ctx, probed(func(ctx context.Context) error {
+		if in == nil {
+			return at(StageResolve, missing("reader"))
+		}
 		return at(StageUnpack, r.unwrap(in, func(s *archive.Stream, head []byte) error {
 			if tarHead(head) {
 				return r.archive(ctx, s)
@@ -72,7 +76,10 @@ func (r *run) judge(head []byte) error {
 	info, err := formats.Probe(head, r.o.Limits)
 	r.res.Format, r.res.VirtualSize = info.Format, info.VirtualSize
 	r.res.Notes = append(r.res.Notes, info.Notes...)
-	if err == nil && info.VirtualSize == 0 && !r.empty {
+	switch {
+	case len(head) == 0:
+		err = fmt.Errorf("%w: there are no bytes", ErrEmptyDisk)
+	case err == nil && info.VirtualSize == 0 && !r.empty:
 		err = ErrEmptyDisk
 	}
 	return at(StageProbe, r.tooLarge(err))

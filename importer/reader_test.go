@@ -3,6 +3,7 @@ package importer_test
 import (
 	"bytes"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/archdisk/archdisk/importer"
@@ -39,7 +40,6 @@ func TestImportReader(t *testing.T) {
 	}
 	tests := map[string]row{
 		"raw":             {body("raw"), importer.Options{}, sha(body("raw"))},
-		"nothing":         {nil, importer.Options{}, sha(nil)},
 		"zeros":           {make([]byte, 8<<10), importer.Options{}, sha(make([]byte, 8<<10))},
 		"qcow2":           {f.File, importer.Options{}, f.SHA256},
 		"qcow2.gz":        {golden.Compress(golden.Gzip, f.File), importer.Options{}, f.SHA256},
@@ -82,6 +82,10 @@ func TestImportReaderRefuses(t *testing.T) {
 		stage importer.Stage
 		code  string
 	}{
+		"nothing":            {nil, importer.Options{}, importer.ErrEmptyDisk, importer.StageProbe, "empty-disk"},
+		"nothing, gzip":      {golden.Compress(golden.Gzip, nil), importer.Options{}, importer.ErrEmptyDisk, importer.StageProbe, "empty-disk"},
+		"an empty file":      {golden.Tar(file("x", nil)), importer.Options{}, importer.ErrEmptyDisk, importer.StageProbe, "empty-disk"},
+		"nothing, grown":     {nil, importer.Options{Size: 4096}, importer.ErrEmptyDisk, importer.StageProbe, "empty-disk"},
 		"several files":      {golden.Tar(file("a", body("a")), file("b", body("b"))), importer.Options{}, archive.ErrSeveral, importer.StageUnpack, "several-files"},
 		"no file":            {golden.Tar(golden.Entry{Name: "d/"}), importer.Options{}, archive.ErrNoDisk, importer.StageUnpack, "no-disk"},
 		"path not there":     {golden.Tar(file("a", body("a"))), importer.Options{Path: "b"}, archive.ErrNoDisk, importer.StageUnpack, "no-disk"},
@@ -185,4 +189,35 @@ func TestProbeReader(t *testing.T) {
 	require.NoError(t, err, "ImportReader takes it, too")
 	_, err = importer.ProbeReader(t.Context(), bytes.NewReader(testdata.Read("qcow2/qemu-luks.qcow2")), importer.ProbeOptions{})
 	wantError(t, err, importer.StageProbe, importer.Permanent, "encrypted")
+	_, err = importer.ProbeReader(t.Context(), bytes.NewReader(nil), importer.ProbeOptions{})
+	wantError(t, err, importer.StageProbe, importer.Permanent, "empty-disk")
+}
+
+// TestNilArguments: what is left out is an error that says so.
+func TestNilArguments(t *testing.T) {
+	ctx := t.Context()
+	src := golden.NewSource(golden.OCI())
+	for name, do := range map[string]func() error{
+		"no source: import":    func() error { _, err := importer.Import(ctx, nil, ref, new(memory), importer.Options{}); return err },
+		"no source: probe":     func() error { _, err := importer.Probe(ctx, nil, ref, importer.ProbeOptions{}); return err },
+		"no source: resolve":   func() error { _, err := importer.Resolve(ctx, nil, ref, importer.ResolveOptions{}); return err },
+		"no source: platforms": func() error { _, _, err := importer.Platforms(ctx, nil, ref); return err },
+		"no target: import":    func() error { _, err := importer.Import(ctx, src, ref, nil, importer.Options{}); return err },
+		"no target: reader": func() error {
+			_, err := importer.ImportReader(ctx, bytes.NewReader(body("x")), nil, importer.Options{})
+			return err
+		},
+		"no reader: import": func() error {
+			_, err := importer.ImportReader(ctx, nil, new(memory), importer.Options{})
+			return err
+		},
+		"no reader: probe": func() error { _, err := importer.ProbeReader(ctx, nil, importer.ProbeOptions{}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := do()
+			wantError(t, err, importer.StageResolve, importer.Permanent, "options")
+			what, _, _ := strings.Cut(name, ":")
+			require.ErrorContains(t, err, what)
+		})
+	}
 }

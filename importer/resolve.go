@@ -36,7 +36,7 @@ func Resolve(ctx context.Context, src Source, ref string, o ResolveOptions) (*Ma
 
 // Platforms lists the images that ref offers.
 func Platforms(ctx context.Context, src Source, ref string) (digest.Digest, []platform.Candidate, error) {
-	root, raw, err := src.Resolve(ctx, ref)
+	root, raw, err := lookUp(ctx, src, ref)
 	if err != nil {
 		return "", nil, at(StageResolve, err)
 	}
@@ -45,7 +45,7 @@ func Platforms(ctx context.Context, src Source, ref string) (digest.Digest, []pl
 }
 
 func resolve(ctx context.Context, src Source, ref string, o platform.SelectOptions) (*Manifest, error) {
-	root, raw, err := src.Resolve(ctx, ref)
+	root, raw, err := lookUp(ctx, src, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +54,13 @@ func resolve(ctx context.Context, src Source, ref string, o platform.SelectOptio
 		return nil, err
 	}
 	return &Manifest{IndexDigest: rootDigest(root, raw), Digest: sel.Descriptor.Digest, Selection: sel}, nil
+}
+
+func lookUp(ctx context.Context, src Source, ref string) (ocispec.Descriptor, []byte, error) {
+	if src == nil {
+		return ocispec.Descriptor{}, nil, missing("source")
+	}
+	return src.Resolve(ctx, ref)
 }
 
 func rootDigest(root ocispec.Descriptor, raw []byte) digest.Digest {

@@ -5,6 +5,7 @@ import (
 	_ "crypto/sha256" // the algorithms of the image-spec, for go-digest
 	_ "crypto/sha512"
 	"fmt"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -62,6 +63,9 @@ func (f *fetcher) get(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
 	}
 	raw, err := f.fetch(ctx, d)
 	if err != nil {
+		if strings.Contains(err.Error(), string(d.Digest)) {
+			return nil, fmt.Errorf("platform: fetch: %w", err)
+		}
 		return nil, fmt.Errorf("platform: fetch %s: %w", d.Digest, err)
 	}
 	return raw, f.keep(d, raw)
