@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"log"
@@ -63,8 +64,21 @@ func TestUsage(t *testing.T) {
 		{"import a/b:1 x --expect-file-digest md5:abc", "md5:abc"},
 		{"import a/b:1 x --size 1000", "no multiple of 512"},
 		{"import a/b:1 x --username u", "go together"},
-		{"import a/b:1 x --progress fancy", "auto, plain or none"},
+		{"import a/b:1 x --progress fancy", "one of auto, plain, none"},
 		{"import a/b:1 -", "standard output"},
+		{"import a/b:1 x --format bogus", "unknown value; it is one of raw, qcow2"},
+		{"import a/b:1 x --preallocate bogus", "unknown value; it is one of off, falloc, full"},
+		{"import a/b:1 x --guest-check bogus", "unknown value; it is one of on, strict, warn, off"},
+		{"convert a b --format bogus", "unknown value; it is one of raw, qcow2"},
+		{"convert a b --compress bogus", "unknown value; it is one of none, zlib, zstd"},
+		{"import a/b:1 x --memory 64Ki", "3Mi is the least"},
+		{"probe x --memory 1", "3Mi is the least"},
+		{"probe /no/such/file", "/no/such/file: no such file or directory; a file or a reference"},
+		{"probe ./none.img", "./none.img: no such file or directory; a file or a reference"},
+		{"probe -", "a file or a reference"},
+		{"probe ..", "..: not a file; a file or a reference"},
+		{"import /disk.qcow2 x", "/disk.qcow2 is not a reference"},
+		{"platforms - --json", "- is not a reference"},
 		{"convert x", "accepts 2 arg(s)"},
 		{"platforms", "accepts 1 arg(s)"},
 		// Not there yet, and every flag of it parses.
@@ -92,9 +106,30 @@ func TestUsage(t *testing.T) {
 			got := archdisk(t, nil, strings.Fields(tt.line)...)
 			require.Equal(t, 2, got.code, got.stderr)
 			require.Contains(t, got.stderr, tt.text)
-			require.Empty(t, got.stdout)
 			requireOneLine(t, got.stderr)
+			if !strings.Contains(tt.line, "--json") {
+				require.Empty(t, got.stdout)
+				return
+			}
+			var r report
+			require.NoError(t, json.Unmarshal([]byte(got.stdout), &r))
+			require.Equal(t, "usage", r.Error.Code)
+			require.EqualValues(t, "permanent", r.Error.Class)
 		})
+	}
+	for _, args := range [][]string{{"import", "", "x"}, {"import", "a/b:1", ""}, {"convert", "x", ""}, {"probe", ""}, {"platforms", ""}} {
+		got := archdisk(t, nil, args...)
+		require.Equal(t, 2, got.code, "%q", args)
+		require.Contains(t, got.stderr, "an argument is empty")
+	}
+}
+
+// TestLeastMemory: what is named as the least is enough.
+func TestLeastMemory(t *testing.T) {
+	ref := serveGolden(t)
+	for _, d := range golden.Disks() {
+		got := archdisk(t, nil, "import", ref, filepath.Join(t.TempDir(), "out.raw"), "--arch", d.Arch, "--memory", "3Mi")
+		require.Zero(t, got.code, got.stderr)
 	}
 }
 
@@ -138,7 +173,11 @@ func TestFailureAsJSON(t *testing.T) {
 		{[]string{"--arch", "s390x", "--size", "512"}, 3, "permanent", "disk-too-large"},
 		{[]string{"--arch", "s390x", "--path", "other.img"}, 3, "permanent", "no-disk"},
 		{[]string{"--arch", "s390x", "--expect-sha256", strings.Repeat("0", 64)}, 3, "permanent", "digest"},
-		{[]string{"--arch", "s390x", "--memory", "64Ki"}, 3, "permanent", "limit-exceeded"},
+		{[]string{"--arch", "s390x", "--size", "1000"}, 2, "permanent", "options"},
+		// Before the import starts.
+		{[]string{"--arch", "s390x", "--auth-file", "/no/such/file"}, 3, "permanent", "setup"},
+		{[]string{"--arch", "z80"}, 2, "permanent", "usage"},
+		{[]string{"--bogus"}, 2, "permanent", "usage"},
 	} {
 		t.Run(tt.word, func(t *testing.T) {
 			dir := t.TempDir()
@@ -160,6 +199,75 @@ func TestFailureAsJSON(t *testing.T) {
 		require.Contains(t, got.stdout, `"class":"transient"`)
 		require.Contains(t, got.stderr, "connection refused")
 	})
+	t.Run("platforms", func(t *testing.T) {
+		got := archdisk(t, nil, "platforms", ref, "--auth-file", "/no/such/file", "--json")
+		require.Equal(t, 3, got.code, got.stderr)
+		require.Contains(t, got.stdout, `"reference":"`+ref+`"`)
+		require.Contains(t, got.stdout, `"class":"permanent"`)
+	})
+	t.Run("target", func(t *testing.T) {
+		dest := filepath.Join(t.TempDir(), "none", "x")
+		got := archdisk(t, nil, "import", ref, dest, "--arch", "s390x", "--json")
+		require.Equal(t, 3, got.code, got.stderr)
+		require.Contains(t, got.stderr, "destination "+dest+": directory does not exist")
+		require.Contains(t, got.stdout, `"class":"permanent"`)
+	})
+}
+
+// TestWhatToDo: where a flag helps, the message names it.
+func TestWhatToDo(t *testing.T) {
+	ref := serveGolden(t)
+	dest := filepath.Join(t.TempDir(), "out.raw")
+	tar := write(t, "two.tar", golden.Tar(golden.Entry{Name: "a", Body: make([]byte, 512)}, golden.Entry{Name: "b", Body: make([]byte, 512)}))
+	for text, args := range map[string][]string{
+		"; choose one with --arch\n":                                  {"import", ref, dest},
+		"linux/s390x; choose one with --arch\n":                       {"probe", ref, "--arch", "riscv64"},
+		`"a" and "b"; choose one with --path` + "\n":                  {"convert", tar, dest},
+		"disk too large: it needs 4194304 bytes, --size allows 512\n": {"import", ref, dest, "--arch", "amd64", "--size", "512"},
+		"x:latest: 404": {"import", strings.TrimSuffix(ref, ":1"), dest},
+	} {
+		got := archdisk(t, nil, args...)
+		require.Equal(t, 3, got.code, got.stderr)
+		require.Contains(t, got.stderr, text)
+	}
+}
+
+// TestInterrupted: an interruption ends what waits for standard input.
+func TestInterrupted(t *testing.T) {
+	dest := write(t, "out.raw", []byte("old"))
+	for _, tt := range []struct{ line, text string }{
+		{"convert - " + dest, "interrupted; the destination is as it was"},
+		{"import 127.0.0.1:1/x:1 " + dest + " --username u --password-stdin", "interrupted; the destination is as it was"},
+		{"probe 127.0.0.1:1/x:1 --username u --password-stdin", "interrupted"},
+	} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		silent := readFunc(func([]byte) (int, error) {
+			interrupt()
+			select {} // as a terminal that nobody types at
+		})
+		var stdout, stderr bytes.Buffer
+		a := &app{in: silent, out: &stdout, err: &stderr}
+		require.Equal(t, 1, a.run(ctx, append(strings.Fields(tt.line), "--json")), stderr.String())
+		require.Equal(t, "archdisk: "+tt.text+"\n", stderr.String())
+		require.Contains(t, stdout.String(), `"class":"transient","code":"cancelled"`)
+		requireOnly(t, filepath.Dir(dest), "out.raw")
+		old, err := os.ReadFile(dest)
+		require.NoError(t, err)
+		require.Equal(t, "old", string(old))
+	}
+}
+
+// TestEmptyInput: no bytes are no disk, and the destination stays.
+func TestEmptyInput(t *testing.T) {
+	dest := write(t, "out.raw", []byte("old"))
+	for _, src := range []string{"-", write(t, "empty", nil)} {
+		got := archdisk(t, strings.NewReader(""), "convert", src, dest)
+		require.Equal(t, 3, got.code)
+		require.Equal(t, "archdisk: probe: disk of size zero: there are no bytes\n", got.stderr)
+		old, err := os.ReadFile(dest)
+		require.NoError(t, err)
+		require.Equal(t, "old", string(old))
+	}
 }
 
 func TestConvert(t *testing.T) {
@@ -225,7 +333,7 @@ func TestPassword(t *testing.T) {
 
 // TestMessagesStayOnTheirLine: names that come from an image cannot forge output.
 func TestMessagesStayOnTheirLine(t *testing.T) {
-	require.Equal(t, "a b c[31m", oneLine("a\nb\rc\x1b[31m"))
+	require.Equal(t, `a b c\x1b[31m \u009b1m \u202eabc\u2066 \u2028 é`, oneLine("a\nb\rc\x1b[31m \u009b1m \u202eabc\u2066 \u2028 é"))
 }
 
 // TestProgress draws the bars without a terminal and prints plain lines by the clock.

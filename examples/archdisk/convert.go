@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"os"
 
@@ -10,9 +11,13 @@ import (
 
 func (a *app) convert() *cobra.Command {
 	var (
-		out                             outputFlags
-		format, compress, path, scratch string
-		memory, diskSize                size
+		out           outputFlags
+		path, scratch string
+		memory        memory
+		diskSize      size
+
+		format   = oneOf("raw", "qcow2")
+		compress = oneOf("none", "zlib", "zstd")
 	)
 	c := &cobra.Command{
 		Use:   "convert SRC DEST",
@@ -27,9 +32,9 @@ taken, or the one at --path.`,
 		if err := notYet(c, map[string]string{"format": "raw", "compress": "none", "scratch": ""}); err != nil {
 			return err
 		}
-		o := importer.Options{Path: path, Size: int64(diskSize), Budget: budget(memory)}
+		o := importer.Options{Path: path, Size: int64(diskSize), Budget: memory.budget()}
 		return a.toDisk(c, out, args[1], o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
-			in, err := openInput(args[0], c.InOrStdin())
+			in, err := openInput(c.Context(), args[0], c.InOrStdin())
 			if err != nil {
 				return &importer.Result{VirtualSize: -1}, err
 			}
@@ -41,8 +46,8 @@ taken, or the one at --path.`,
 	}
 	out.add(c)
 	f := c.Flags()
-	f.StringVar(&format, "format", "raw", "`raw` or qcow2")
-	f.StringVar(&compress, "compress", "none", "`none`, zlib or zstd, for qcow2")
+	f.Var(&format, "format", "`raw` or qcow2")
+	f.Var(&compress, "compress", "`none`, zlib or zstd, for qcow2")
 	f.StringVar(&path, "path", "", "path `P` of the disk inside an archive")
 	f.Var(&diskSize, "size", "size of the resulting disk: a smaller image is grown, a larger one refused")
 	f.StringVar(&scratch, "scratch", "", "directory `DIR` for data whose place is not known yet")
@@ -51,7 +56,7 @@ taken, or the one at --path.`,
 }
 
 // openInput opens a file to be read at any offset, or standard input as a stream.
-func openInput(name string, stdin io.Reader) (io.ReadCloser, error) {
+func openInput(ctx context.Context, name string, stdin io.Reader) (io.ReadCloser, error) {
 	if name == "-" {
 		return io.NopCloser(stdin), nil
 	}
@@ -65,7 +70,10 @@ func openInput(name string, stdin io.Reader) (io.ReadCloser, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return f, nil // a pipe or a device: from front to back
+		return struct { // a pipe or a device: from front to back
+			io.Reader
+			io.Closer
+		}{interruptible(ctx, f), f}, nil
 	}
 	return struct {
 		*io.SectionReader
@@ -82,5 +90,5 @@ func isDevice(name string) bool {
 // isFile says whether name is a file here, and so no reference.
 func isFile(name string) bool {
 	info, err := os.Stat(name)
-	return err == nil && !info.IsDir()
+	return err == nil && !info.IsDir() && name != "-"
 }

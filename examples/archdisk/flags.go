@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,6 +35,46 @@ func (s *size) Set(text string) error {
 		return fmt.Errorf("a size is a number of bytes, or of Ki, Mi, Gi or Ti: not %q", text)
 	}
 	*s = size(n << shift)
+	return nil
+}
+
+// memory is the budget of an import.
+type memory struct{ size }
+
+// leastMemory is what an import of an image with clusters of 64 KiB, the usual ones, needs.
+const leastMemory = 3 << 20
+
+func (m *memory) Set(text string) error {
+	var n size
+	if err := n.Set(text); err != nil {
+		return err
+	}
+	if n < leastMemory {
+		return fmt.Errorf("%dMi is the least that an import needs", leastMemory>>20)
+	}
+	m.size = n
+	return nil
+}
+
+func (m *memory) budget() *disk.Budget { return disk.NewBudget(int64(m.size)) }
+
+// choice is a flag that takes one of a few words.
+type choice struct {
+	value string
+	words []string
+}
+
+// oneOf returns the choice among words; the first is the default.
+func oneOf(words ...string) choice { return choice{words[0], words} }
+
+func (c *choice) String() string { return c.value }
+func (c *choice) Type() string   { return "WORD" }
+
+func (c *choice) Set(text string) error {
+	if !slices.Contains(c.words, text) {
+		return fmt.Errorf("unknown value; it is one of %s", strings.Join(c.words, ", "))
+	}
+	c.value = text
 	return nil
 }
 
@@ -67,6 +108,9 @@ func (f *sourceFlags) add(c *cobra.Command) {
 
 // open returns the source for a reference, and the reference as that source takes it.
 func (f *sourceFlags) open(c *cobra.Command, ref string) (*registry.Source, error) {
+	if isPath(ref) {
+		return nil, usage("%s is not a reference: host/repository:tag is expected", ref)
+	}
 	for _, transport := range []string{"oci:", "oci-archive:", "docker-archive:", "dir:"} {
 		if strings.HasPrefix(ref, transport) {
 			return nil, usage("references of the form %s... are not available yet", transport)
@@ -85,6 +129,12 @@ func (f *sourceFlags) open(c *cobra.Command, ref string) (*registry.Source, erro
 		o.Insecure = func(h string) bool { return h == host }
 	}
 	return registry.New(o), nil
+}
+
+// isPath says whether a name can only be a path, or standard input, and no reference.
+func isPath(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	return slices.Contains([]string{"", ".", "..", "~", "-"}, first)
 }
 
 // hostOf returns the host of a reference as it stands there.
@@ -127,5 +177,3 @@ func parseArch(text string) (platform.Want, error) {
 	}
 	return want, nil
 }
-
-func budget(memory size) *disk.Budget { return disk.NewBudget(int64(memory)) }

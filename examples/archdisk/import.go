@@ -9,13 +9,18 @@ import (
 
 func (a *app) importCommand() *cobra.Command {
 	var (
-		source                            sourceFlags
-		out                               outputFlags
-		arch, format, path, preallocate   string
-		policy, scratch, guestCheck, file string
-		expectSHA256, expectFileDigest    string
-		memory, diskSize                  size
-		chunks                            int
+		source                         sourceFlags
+		out                            outputFlags
+		arch, path                     string
+		policy, scratch, file          string
+		expectSHA256, expectFileDigest string
+		memory                         memory
+		diskSize                       size
+		chunks                         int
+
+		format      = oneOf("raw", "qcow2")
+		preallocate = oneOf("off", "falloc", "full")
+		guestCheck  = oneOf("on", "strict", "warn", "off")
 	)
 	c := &cobra.Command{
 		Use:   "import REF DEST --arch A",
@@ -45,7 +50,7 @@ an existing DEST stays as it is.`,
 			return err
 		}
 		o := importer.Options{Arch: want.Arch, Variant: want.Variant, OS: want.OS, Path: path, Size: int64(diskSize),
-			Budget: budget(memory), ExpectSHA256: expectSHA256, ExpectFileDigest: digest.Digest(expectFileDigest)}
+			Budget: memory.budget(), ExpectSHA256: expectSHA256, ExpectFileDigest: digest.Digest(expectFileDigest)}
 		src, err := source.open(c, ref)
 		if err != nil {
 			return err
@@ -53,7 +58,7 @@ an existing DEST stays as it is.`,
 		defer src.Close()
 		return a.toDisk(c, out, dest, o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
 			res, err := importer.Import(c.Context(), src, ref, dst, o)
-			if guestCheck != "off" {
+			if guestCheck.value != "off" {
 				res.Notes = append(res.Notes, "the disk's own architecture was not looked at: not available yet")
 			}
 			return res, err
@@ -63,14 +68,14 @@ an existing DEST stays as it is.`,
 	out.add(c)
 	f := c.Flags()
 	f.StringVar(&arch, "arch", "", "architecture `A` of the guest, perhaps with its variant: amd64, arm64, s390x, arm64/v9; without it the only one offered")
-	f.StringVar(&format, "format", "raw", "`raw` or qcow2")
+	f.Var(&format, "format", "`raw` or qcow2")
 	f.StringVar(&path, "path", "", "path `P` of the disk inside the image; without it the only file in /disk")
 	f.Var(&diskSize, "size", "size of the resulting disk: a smaller image is grown, a larger one refused")
-	f.StringVar(&preallocate, "preallocate", "off", "`off`, falloc or full")
+	f.Var(&preallocate, "preallocate", "`off`, falloc or full")
 	f.StringVar(&policy, "policy", "", "signature policy in `F`")
 	f.StringVar(&scratch, "scratch", "", "directory `DIR` for data whose place is not known yet")
 	f.Var(&memory, "memory", "memory for buffers, windows and tables (default 64Mi)")
-	f.StringVar(&guestCheck, "guest-check", "on", "`on`, strict, warn or off: look inside the finished disk for its architecture")
+	f.Var(&guestCheck, "guest-check", "`on`, strict, warn or off: look inside the finished disk for its architecture")
 	f.StringVar(&expectSHA256, "expect-sha256", "", "SHA-256 in `HEX` that the decoded disk must have")
 	f.StringVar(&expectFileDigest, "expect-file-digest", "", "digest `ALG:HEX` that the image file in the layer must have")
 	f.IntVar(&chunks, "chunks", 1, "connections that fetch a layer side by side")
@@ -81,9 +86,6 @@ an existing DEST stays as it is.`,
 // toDisk writes a disk to the file dest and prints what was done.
 func (a *app) toDisk(c *cobra.Command, out outputFlags, dest string, o importer.Options,
 	work func(importer.Target, importer.Options) (*importer.Result, error)) error {
-	if err := out.check(); err != nil {
-		return err
-	}
 	if dest == "-" {
 		return usage("a disk is not written to standard output: name a file")
 	}
@@ -92,7 +94,7 @@ func (a *app) toDisk(c *cobra.Command, out outputFlags, dest string, o importer.
 	}
 	dst, err := target.CreateFile(dest, target.FileOptions{})
 	if err != nil {
-		return out.failed(c, &importer.Result{VirtualSize: -1}, err)
+		return err
 	}
 	defer dst.Close()
 	report, stop := out.progress(c.ErrOrStderr())
@@ -100,7 +102,7 @@ func (a *app) toDisk(c *cobra.Command, out outputFlags, dest string, o importer.
 	res, err := work(dst, o)
 	stop()
 	if err != nil {
-		return out.failed(c, res, err)
+		return &failure{err, res}
 	}
 	return out.done(c, res, dest)
 }

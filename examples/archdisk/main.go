@@ -6,24 +6,14 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strings"
+	"slices"
 	"syscall"
 
-	"github.com/archdisk/archdisk/importer"
 	"github.com/spf13/cobra"
-)
-
-// The exit codes.
-const (
-	exitDone      = 0
-	exitTransient = 1 // trying again may help
-	exitUsage     = 2
-	exitPermanent = 3
 )
 
 func main() {
@@ -44,51 +34,17 @@ type app struct {
 	out, err io.Writer
 }
 
-// usageError is a command line that is wrong, or asks for what does not exist yet.
-type usageError struct{ text string }
-
-func (e *usageError) Error() string { return e.text }
-
-func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
-
-// run executes a command line and returns the exit code. What went wrong is one line on
-// the error stream.
+// run executes a command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
-	root.SetIn(a.in)
+	root.SetIn(interruptible(ctx, a.in))
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return exitDone
+	if c, err := root.ExecuteContextC(ctx); err != nil {
+		return a.fail(c, args, err)
 	}
-	fmt.Fprintln(a.err, "archdisk: "+oneLine(err.Error()))
-	return exitCode(err)
-}
-
-func exitCode(err error) int {
-	var u *usageError
-	switch {
-	case errors.As(err, &u), errors.Is(err, importer.ErrOptions):
-		return exitUsage
-	case importer.ClassOf(err) == importer.Transient:
-		return exitTransient
-	}
-	return exitPermanent
-}
-
-// oneLine keeps a message on its line, whatever an image or a server has put into it.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\r' || r == '\t' {
-			return ' '
-		}
-		if r < ' ' || r == 0x7f {
-			return -1
-		}
-		return r
-	}, s)
+	return exitDone
 }
 
 func (a *app) root() *cobra.Command {
@@ -107,7 +63,11 @@ func (a *app) root() *cobra.Command {
 	for _, c := range root.Commands() {
 		if check := c.Args; check != nil {
 			c.Args = func(c *cobra.Command, args []string) error {
-				if err := check(c, args); err != nil {
+				err := check(c, args)
+				if err == nil && slices.Contains(args, "") {
+					err = errors.New("an argument is empty")
+				}
+				if err != nil {
 					return usage("%s: %v; try archdisk %s --help", c.Name(), err, c.Name())
 				}
 				return nil

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,45 +19,19 @@ import (
 // outputFlags say how to tell what is going on.
 type outputFlags struct {
 	json         bool
-	progressMode string
+	progressMode choice
 }
 
 func (o *outputFlags) add(c *cobra.Command) {
 	c.Flags().BoolVar(&o.json, "json", false, "print one JSON object")
-	c.Flags().StringVar(&o.progressMode, "progress", "auto", "`auto` (bars on a terminal), plain (a line every ten seconds) or none")
-}
-
-func (o *outputFlags) check() error {
-	switch o.progressMode {
-	case "auto", "plain", "none":
-		return nil
-	}
-	return usage("--progress: auto, plain or none, not %q", o.progressMode)
+	o.progressMode = oneOf("auto", "plain", "none")
+	c.Flags().Var(&o.progressMode, "progress", "`auto` (bars on a terminal), plain (a line every ten seconds) or none")
 }
 
 // report is the JSON object: the result, and the error if there is one.
 type report struct {
 	*importer.Result
 	Error *reportError `json:"error,omitempty"`
-}
-
-type reportError struct {
-	Stage   importer.Stage `json:"stage"`
-	Class   importer.Class `json:"class"`
-	Code    string         `json:"code"`
-	Message string         `json:"message"`
-}
-
-// failed prints the JSON object of a failure, if JSON is wanted, and returns err.
-func (o *outputFlags) failed(c *cobra.Command, res *importer.Result, err error) error {
-	var u *usageError
-	if !o.json || errors.As(err, &u) {
-		return err
-	}
-	e := &importer.Error{Stage: "setup", Code: "setup", Class: importer.ClassOf(err)}
-	errors.As(err, &e)
-	r := report{res, &reportError{e.Stage, e.Class, e.Code, oneLine(err.Error())}}
-	return errors.Join(json.NewEncoder(c.OutOrStdout()).Encode(r), err)
 }
 
 // done prints what an import or a conversion has done.
@@ -135,9 +108,9 @@ func human(n int64) string {
 // ends the reporting.
 func (o *outputFlags) progress(w io.Writer) (report func(importer.Progress), stop func()) {
 	switch {
-	case o.progressMode == "plain":
+	case o.progressMode.value == "plain":
 		return plainProgress(w, time.Now), func() {}
-	case o.progressMode == "auto" && isTerminal(w):
+	case o.progressMode.value == "auto" && isTerminal(w):
 		return barProgress(w)
 	}
 	return nil, func() {}

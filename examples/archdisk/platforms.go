@@ -21,7 +21,6 @@ func (a *app) platforms() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		out := outputFlags{json: asJSON}
 		src, err := source.open(c, args[0])
 		if err != nil {
 			return err
@@ -29,7 +28,7 @@ func (a *app) platforms() *cobra.Command {
 		defer src.Close()
 		index, list, err := importer.Platforms(c.Context(), src, args[0])
 		if err != nil {
-			return out.failed(c, &importer.Result{Reference: args[0], VirtualSize: -1}, err)
+			return err
 		}
 		if asJSON {
 			return json.NewEncoder(c.OutOrStdout()).Encode(platformList(args[0], index.String(), list))

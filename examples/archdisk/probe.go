@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"os"
+
 	"github.com/archdisk/archdisk/importer"
 	"github.com/spf13/cobra"
 )
@@ -11,7 +14,7 @@ func (a *app) probe() *cobra.Command {
 		asJSON bool
 		arch   string
 		path   string
-		memory size
+		memory memory
 	)
 	c := &cobra.Command{
 		Use:   "probe REF|FILE",
@@ -26,12 +29,12 @@ more than those bytes is fetched.`,
 		if err != nil {
 			return err
 		}
-		out := outputFlags{json: asJSON, progressMode: "none"}
-		o := importer.ProbeOptions{Arch: want.Arch, Variant: want.Variant, OS: want.OS, Path: path, Budget: budget(memory)}
+		o := importer.ProbeOptions{Arch: want.Arch, Variant: want.Variant, OS: want.OS, Path: path, Budget: memory.budget()}
 		res, err := a.probeAny(c, source, args[0], o)
 		if err != nil {
-			return out.failed(c, res, err)
+			return &failure{err, res}
 		}
+		out := outputFlags{json: asJSON}
 		return out.probed(c, res)
 	}
 	source.add(c)
@@ -43,6 +46,13 @@ more than those bytes is fetched.`,
 }
 
 func (a *app) probeAny(c *cobra.Command, source sourceFlags, name string, o importer.ProbeOptions) (*importer.Result, error) {
+	if isPath(name) && !isFile(name) {
+		why := "not a file"
+		if _, err := os.Stat(name); err != nil {
+			why = errors.Unwrap(err).Error()
+		}
+		return &importer.Result{VirtualSize: -1}, usage("probe: %s: %s; a file or a reference (host/repository:tag) is expected", name, why)
+	}
 	if !isFile(name) {
 		src, err := source.open(c, name)
 		if err != nil {
@@ -51,7 +61,7 @@ func (a *app) probeAny(c *cobra.Command, source sourceFlags, name string, o impo
 		defer src.Close()
 		return importer.Probe(c.Context(), src, name, o)
 	}
-	in, err := openInput(name, nil)
+	in, err := openInput(c.Context(), name, nil)
 	if err != nil {
 		return &importer.Result{VirtualSize: -1}, err
 	}
