@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -178,14 +179,53 @@ func TestViolationsAreSeen(t *testing.T) {
 	}))
 }
 
-// TestTopLevel: nothing else stands beside the floors.
+// TestTopLevel: nothing else stands beside the floors, but for files that are no part of
+// the repository, such as a binary that somebody has built.
 func TestTopLevel(t *testing.T) {
-	entries, err := os.ReadDir(filepath.Join("..", ".."))
+	root := filepath.Join("..", "..")
+	entries, err := os.ReadDir(root)
 	require.NoError(t, err)
 	for _, e := range entries {
 		name := e.Name()
 		ok := strings.HasPrefix(name, ".") || slices.Contains([]string{"go.mod", "go.sum", "LICENSE"}, name) ||
-			strings.HasSuffix(name, ".md") || e.IsDir() && slices.Contains(floors(), name)
+			strings.HasSuffix(name, ".md") || e.IsDir() && slices.Contains(floors(), name) ||
+			e.Type().IsRegular() && untracked(root, name)
 		require.True(t, ok, "%s does not belong at the top level", name)
 	}
+}
+
+// untracked says that git does not know a file of dir; false where there is no git to ask.
+func untracked(dir, name string) bool {
+	if _, err := os.Stat(filepath.Join(dir, ".git")); err != nil {
+		return false
+	}
+	tracked, err := git(dir, "ls-files", "--", name)
+	return err == nil && len(tracked) == 0
+}
+
+// git runs git in dir, without what a hook that runs the tests has set for its own.
+func git(dir string, args ...string) ([]byte, error) {
+	cmd := exec.Command("git", args...)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}
+	return cmd.Output()
+}
+
+func TestUntracked(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"known", "built"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	require.False(t, untracked(dir, "built"), "no repository")
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+	for _, args := range [][]string{{"init", "-q"}, {"add", "known"}} {
+		_, err := git(dir, args...)
+		require.NoError(t, err)
+	}
+	require.True(t, untracked(dir, "built"))
+	require.False(t, untracked(dir, "known"))
+	t.Setenv("PATH", "")
+	require.False(t, untracked(dir, "built"), "no git")
 }
