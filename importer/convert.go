@@ -46,16 +46,28 @@ type randomAccess interface {
 func (r *run) reader(ctx context.Context, in io.Reader) error {
 	defer r.timer.enter(StageUnpack)()
 	if file, ok := in.(randomAccess); ok {
-		r.count.fetchTotal.Store(file.Size())
 		head := make([]byte, min(archive.HeadSize, file.Size()))
 		if _, err := io.ReadFull(io.NewSectionReader(file, 0, int64(len(head))), head); err != nil {
 			return at(StageFetch, err)
 		}
 		if archive.Detect(head) == archive.None && !tarHead(head) && r.o.ExpectFileDigest == "" {
+			r.count.fetchTotal.Store(file.Size())
 			return r.decode(ctx, head, disk.File(file, file.Size()))
 		}
-		in = io.NewSectionReader(file, 0, file.Size())
+		r.passes = maxPasses
+		for r.more = true; r.more; {
+			r.count.fetchTotal.Add(file.Size())
+			if err := r.file(ctx, io.NewSectionReader(file, 0, file.Size())); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
+	return r.file(ctx, in)
+}
+
+// file reads a stream that is a disk image file or holds one.
+func (r *run) file(ctx context.Context, in io.Reader) error {
 	in, check, err := r.expectFile(readCounter{in, r})
 	if err != nil {
 		return err
@@ -175,8 +187,11 @@ func (r *run) expectFile(file io.Reader) (hashed io.Reader, check func() error, 
 }
 
 // decode judges an image by its first bytes and, if nothing speaks against it, writes its
-// disk to the target.
+// disk to the target: all of it, unless r.more says that another pass is needed.
 func (r *run) decode(ctx context.Context, head []byte, src disk.Source) error {
+	if r.more && r.conv != nil {
+		return r.pass(ctx, src)
+	}
 	if err := r.judge(head); err != nil {
 		return err
 	}
@@ -190,29 +205,39 @@ func (r *run) decode(ctx context.Context, head []byte, src disk.Source) error {
 		size = r.o.Size // the image is no larger, and is grown to it
 	}
 	if r.begun { // by what a link in the same layer then proved not to be the disk
+		r.conv.Close()
 		if err := r.dst.Abort(); err != nil {
 			return at(StageWrite, err)
 		}
 	}
 	r.begun = true
+	r.conv = disk.NewConverter(writeGuard{r}, layout, disk.ConvertOptions{
+		Workers: r.o.Workers, Budget: r.o.Budget, VirtualSize: r.o.Limits.VirtualSize, Counters: &r.count.disk,
+		Scratch: r.o.Scratch, Passes: r.passes,
+	})
 	if err := r.dst.Begin(ctx, size); err != nil {
 		return at(StageWrite, err)
 	}
+	return r.pass(ctx, src)
+}
 
+// pass hands the image file to the conversion.
+func (r *run) pass(ctx context.Context, src disk.Source) (err error) {
 	defer r.timer.enter(StageConvert)()
-	stats, err := disk.Convert(ctx, writeGuard{r}, layout, src, disk.ConvertOptions{
-		Workers: r.o.Workers, Budget: r.o.Budget, VirtualSize: r.o.Limits.VirtualSize, Counters: &r.count.disk,
-	})
-	r.res.Passes++
-	r.res.PeakParked = stats.PeakParked
+	r.more, err = r.conv.Pass(ctx, src)
+	stats := r.conv.Stats()
+	r.res.Passes, r.res.PeakParked = stats.Passes, stats.PeakParked
 	if err != nil {
 		return at(StageConvert, r.tooLarge(err))
 	}
+	if r.more {
+		return nil
+	}
 	r.size, r.res.VirtualSize = stats.Size, stats.Size
 	r.count.diskSize.Store(stats.Size)
-	if z, ok := r.dst.(disk.Zeroer); ok && size > stats.Size {
-		if err := z.ZeroRange(stats.Size, size-stats.Size); err != nil {
-			return at(StageWrite, &disk.WriteError{Offset: stats.Size, Len: size - stats.Size, Err: err})
+	if z, ok := r.dst.(disk.Zeroer); ok && r.o.Size > stats.Size {
+		if err := z.ZeroRange(stats.Size, r.o.Size-stats.Size); err != nil {
+			return at(StageWrite, &disk.WriteError{Offset: stats.Size, Len: r.o.Size - stats.Size, Err: err})
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/archdisk/archdisk/importer/archive"
 	"github.com/archdisk/archdisk/platform"
+	"github.com/archdisk/archdisk/qcow/disk"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -39,8 +40,11 @@ type run struct {
 	take   func(ctx context.Context, file io.Reader) error // what to do with the disk image file
 	count  counters
 	begun  bool
-	empty  bool  // an image of a disk of size zero is allowed
-	size   int64 // of the decoded disk, -1 before it is known
+	conv   *disk.Converter // of the disk that was found
+	passes int             // over the image file that can be had
+	more   bool            // another one is needed
+	empty  bool            // an image of a disk of size zero is allowed
+	size   int64           // of the decoded disk, -1 before it is known
 	timer  stopwatch
 	cancel context.CancelCauseFunc
 }
@@ -61,6 +65,9 @@ func (r *run) finish(ctx context.Context, work func(context.Context) error) (*Re
 	err := at(StageResolve, r.o.check())
 	if err == nil {
 		err = work(ctx)
+	}
+	if r.conv != nil {
+		r.conv.Close()
 	}
 	if err == nil && r.begun {
 		err = r.verify(ctx)
@@ -123,6 +130,10 @@ func (r *run) choose(ctx context.Context, src Source, ref string) (*platform.Sel
 	return sel, nil
 }
 
+// maxPasses bounds how often a disk image file is read: for its first table, for the tables
+// that names, for the data.
+const maxPasses = 3
+
 // maxLinks bounds the links that are followed from the wanted path to its file.
 const maxLinks = 8
 
@@ -132,15 +143,32 @@ func (r *run) layers(ctx context.Context, src Source, ref string, layers []ocisp
 	if r.o.Path != "" {
 		search = archive.Search{Want: r.o.Path, Exact: true}
 	}
+	r.passes = maxPasses
 	for range maxLinks {
 		p := pass{run: r, src: src, ref: ref, find: archive.NewFinder(search)}
 		next, err := p.walk(ctx, layers)
-		if err != nil || next == nil {
+		if err == nil && next == nil {
+			return r.again(ctx, p, layers)
+		}
+		if err != nil {
 			return err
 		}
 		search = *next
 	}
 	return at(StageUnpack, fmt.Errorf("%w: %.200q: more than %d links from one to the next", archive.ErrNotAFile, search.Want, maxLinks))
+}
+
+// again walks to the disk that p has found as often as its conversion needs it. Every byte is
+// verified as in the first walk.
+func (r *run) again(ctx context.Context, p pass, layers []ocispec.Descriptor) error {
+	for search := p.find.Again(); r.more; {
+		r.o.Log.Debug("another pass", append(r.attrs(), "layer", r.res.LayerDigest, "entry", r.res.Entry)...)
+		p.find = archive.NewFinder(search)
+		if _, err := p.walk(ctx, layers); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // commit makes the disk visible, grown to the size that was asked for.

@@ -44,6 +44,9 @@ type Options struct {
 	Limits disk.Limits
 	// Budget bounds memory and may be shared by several imports; nil: [disk.DefaultMemory].
 	Budget *disk.Budget
+	// Scratch takes what has to be kept of a disk image file beyond the budget, until its tables
+	// have been read. Without it the file is read again, at most three times in all, if it can be.
+	Scratch disk.Scratch
 	// Workers that decode and write; 0: one for each processor.
 	Workers int
 	// Progress is called serially, at most ten times a second and once at the end. It must

@@ -53,6 +53,7 @@ type Finder struct {
 	bytes int
 
 	found     string // path of the one file, "" so far
+	foundIn   int    // its layer
 	directory bool   // the exact path is a directory's
 	redirect  *Search
 }
@@ -209,7 +210,7 @@ func (f *Finder) candidate(name string, h *tar.Header) (take bool, err error) {
 	if f.found != "" {
 		return false, fmt.Errorf("archive: %w: %q and %q", ErrSeveral, f.found, name)
 	}
-	f.found = name
+	f.found, f.foundIn = name, f.layer
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeGNUSparse:
 		return true, nil
@@ -237,6 +238,9 @@ func (f *Finder) Settled() bool {
 
 // Skips says that nothing of the current layer matters, so that it need not be fetched.
 func (f *Finder) Skips() bool { return f.search.Layer != 0 && f.layer < f.search.Layer }
+
+// Again returns the search that finds the file that was found once more, and nothing else.
+func (f *Finder) Again() Search { return Search{Want: f.found, Exact: true, Layer: f.foundIn} }
 
 // Result returns the path of the file, or, where that is a link or reached through one,
 // the search that goes on from there.
