@@ -11,12 +11,9 @@ import (
 
 func (a *app) convert() *cobra.Command {
 	var (
-		out           outputFlags
-		path, scratch string
-		memory        memory
-		diskSize      size
-
-		format   = oneOf("raw", "qcow2")
+		to       diskFlags
+		out      outputFlags
+		path     string
 		compress = oneOf("none", "zlib", "zstd")
 	)
 	c := &cobra.Command{
@@ -29,11 +26,11 @@ taken, or the one at --path.`,
 		Args: cobra.ExactArgs(2),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := notYet(c, map[string]string{"format": "raw", "compress": "none", "scratch": ""}); err != nil {
+		if err := notYet(c, map[string]string{"format": "raw", "compress": "none"}); err != nil {
 			return err
 		}
-		o := importer.Options{Path: path, Size: int64(diskSize), Budget: memory.budget()}
-		return a.toDisk(c, out, args[1], o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
+		o := importer.Options{Path: path}
+		return to.write(c, out, args[1], o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
 			in, err := openInput(c.Context(), args[0], c.InOrStdin())
 			if err != nil {
 				return &importer.Result{VirtualSize: -1}, err
@@ -44,14 +41,11 @@ taken, or the one at --path.`,
 			return res, err
 		})
 	}
+	to.add(c)
 	out.add(c)
 	f := c.Flags()
-	f.Var(&format, "format", "`raw` or qcow2")
 	f.Var(&compress, "compress", "`none`, zlib or zstd, for qcow2")
 	f.StringVar(&path, "path", "", "path `P` of the disk inside an archive")
-	f.Var(&diskSize, "size", "size of the resulting disk: a smaller image is grown, a larger one refused")
-	f.StringVar(&scratch, "scratch", "", "directory `DIR` for data whose place is not known yet")
-	f.Var(&memory, "memory", "memory for buffers, windows and tables (default 64Mi)")
 	return c
 }
 

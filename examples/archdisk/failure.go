@@ -13,6 +13,7 @@ import (
 	"github.com/archdisk/archdisk/importer"
 	"github.com/archdisk/archdisk/importer/archive"
 	"github.com/archdisk/archdisk/platform"
+	"github.com/archdisk/archdisk/qcow/disk"
 	"github.com/spf13/cobra"
 )
 
@@ -114,6 +115,8 @@ func wording(c *cobra.Command, err error) string {
 		return text + "; choose one with --arch"
 	case errors.Is(err, archive.ErrSeveral) && has("path") && !c.Flags().Changed("path"):
 		return text + "; choose one with --path"
+	case errors.Is(err, disk.ErrNeedsParking) && has("scratch"):
+		return text + "; give --scratch DIR with that much room, or more --memory"
 	}
 	return text
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/archdisk/archdisk/importer"
-	"github.com/archdisk/archdisk/importer/target"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
@@ -10,15 +9,13 @@ import (
 func (a *app) importCommand() *cobra.Command {
 	var (
 		source                         sourceFlags
+		to                             diskFlags
 		out                            outputFlags
 		arch, path                     string
-		policy, scratch, file          string
+		policy, file                   string
 		expectSHA256, expectFileDigest string
-		memory                         memory
-		diskSize                       size
 		chunks                         int
 
-		format      = oneOf("raw", "qcow2")
 		preallocate = oneOf("off", "falloc", "full")
 		guestCheck  = oneOf("on", "strict", "warn", "off")
 	)
@@ -39,7 +36,7 @@ an existing DEST stays as it is.`,
 		if len(args) != 2 {
 			return usage("import: REF and DEST are needed; try archdisk import --help")
 		}
-		err := notYet(c, map[string]string{"format": "raw", "preallocate": "off", "policy": "", "scratch": "",
+		err := notYet(c, map[string]string{"format": "raw", "preallocate": "off", "policy": "",
 			"guest-check": "off", "chunks": "1"})
 		if err != nil {
 			return err
@@ -49,14 +46,14 @@ an existing DEST stays as it is.`,
 		if err != nil {
 			return err
 		}
-		o := importer.Options{Arch: want.Arch, Variant: want.Variant, OS: want.OS, Path: path, Size: int64(diskSize),
-			Budget: memory.budget(), ExpectSHA256: expectSHA256, ExpectFileDigest: digest.Digest(expectFileDigest)}
+		o := importer.Options{Arch: want.Arch, Variant: want.Variant, OS: want.OS, Path: path,
+			ExpectSHA256: expectSHA256, ExpectFileDigest: digest.Digest(expectFileDigest)}
 		src, err := source.open(c, ref)
 		if err != nil {
 			return err
 		}
 		defer src.Close()
-		return a.toDisk(c, out, dest, o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
+		return to.write(c, out, dest, o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
 			res, err := importer.Import(c.Context(), src, ref, dst, o)
 			if guestCheck.value != "off" {
 				res.Notes = append(res.Notes, "the disk's own architecture was not looked at: not available yet")
@@ -65,44 +62,17 @@ an existing DEST stays as it is.`,
 		})
 	}
 	source.add(c)
+	to.add(c)
 	out.add(c)
 	f := c.Flags()
 	f.StringVar(&arch, "arch", "", "architecture `A` of the guest, perhaps with its variant: amd64, arm64, s390x, arm64/v9; without it the only one offered")
-	f.Var(&format, "format", "`raw` or qcow2")
 	f.StringVar(&path, "path", "", "path `P` of the disk inside the image; without it the only file in /disk")
-	f.Var(&diskSize, "size", "size of the resulting disk: a smaller image is grown, a larger one refused")
 	f.Var(&preallocate, "preallocate", "`off`, falloc or full")
 	f.StringVar(&policy, "policy", "", "signature policy in `F`")
-	f.StringVar(&scratch, "scratch", "", "directory `DIR` for data whose place is not known yet")
-	f.Var(&memory, "memory", "memory for buffers, windows and tables (default 64Mi)")
 	f.Var(&guestCheck, "guest-check", "`on`, strict, warn or off: look inside the finished disk for its architecture")
 	f.StringVar(&expectSHA256, "expect-sha256", "", "SHA-256 in `HEX` that the decoded disk must have")
 	f.StringVar(&expectFileDigest, "expect-file-digest", "", "digest `ALG:HEX` that the image file in the layer must have")
 	f.IntVar(&chunks, "chunks", 1, "connections that fetch a layer side by side")
 	f.StringVarP(&file, "file", "f", "", "DataVolume manifest in `F` instead of REF")
 	return c
-}
-
-// toDisk writes a disk to the file dest and prints what was done.
-func (a *app) toDisk(c *cobra.Command, out outputFlags, dest string, o importer.Options,
-	work func(importer.Target, importer.Options) (*importer.Result, error)) error {
-	if dest == "-" {
-		return usage("a disk is not written to standard output: name a file")
-	}
-	if isDevice(dest) {
-		return usage("%s: block devices are not available yet", dest)
-	}
-	dst, err := target.CreateFile(dest, target.FileOptions{})
-	if err != nil {
-		return err
-	}
-	defer dst.Close()
-	report, stop := out.progress(c.ErrOrStderr())
-	o.Progress = report
-	res, err := work(dst, o)
-	stop()
-	if err != nil {
-		return &failure{err, res}
-	}
-	return out.done(c, res, dest)
 }

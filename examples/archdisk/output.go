@@ -42,7 +42,11 @@ func (o *outputFlags) done(c *cobra.Command, res *importer.Result, dest string) 
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "%s\t%s (%d bytes), raw\n", dest, human(res.Size), res.Size)
 	o.facts(w, res)
-	fmt.Fprintf(w, "read\t%s\n", human(res.BytesFetched))
+	read := human(res.BytesFetched)
+	if res.Passes > 1 {
+		read += fmt.Sprintf(", in %d passes: its tables stand behind its data", res.Passes)
+	}
+	fmt.Fprintf(w, "read\t%s\n", read)
 	fmt.Fprintf(w, "written\t%s, %s are zeros\n", human(res.BytesWritten), human(res.BytesZeroed))
 	total := 0.0
 	for _, s := range res.Seconds {

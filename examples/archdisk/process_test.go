@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/archdisk/archdisk/importer"
 	"github.com/archdisk/archdisk/internal/golden"
+	"github.com/archdisk/archdisk/internal/peer"
 	"github.com/stretchr/testify/require"
 )
 
@@ -109,6 +113,56 @@ func TestProcessMemory(t *testing.T) {
 			require.Less(t, peak, int64(96<<20))
 		})
 	}
+}
+
+// TestProcessPasses: an image that was resized has its first table at its end, behind more data
+// than memory may hold; it is fetched again, and without a second try or scratch refused.
+func TestProcessPasses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a disk of 200 MiB is too much for a short run")
+	}
+	qemu := peer.Require(t, "qemu-img")
+	path, dir := buildCommand(t), t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	require.NoError(t, os.WriteFile(at("in.raw"), noise(200<<20), 0o600))
+	peer.Run(t, qemu, "convert", "-f", "raw", "-O", "qcow2", at("in.raw"), at("m.qcow2"))
+	peer.Run(t, qemu, "resize", "-q", "-f", "qcow2", at("m.qcow2"), "20G")
+	image, err := os.ReadFile(at("m.qcow2"))
+	require.NoError(t, err)
+	same := func(name string) {
+		t.Helper()
+		peer.Run(t, qemu, "compare", "-f", "raw", "-F", "qcow2", at(name), at("m.qcow2"))
+		require.NoError(t, os.Remove(at(name)))
+	}
+
+	addr := dockerRegistry(t)
+	b := golden.NewBuilder()
+	layer := b.Layer(golden.LayerOptions{Compression: golden.Gzip}, golden.DiskEntries(image)...)
+	require.NoError(t, b.Build(b.Index(golden.IndexOptions{}, b.Image(golden.ImageOptions{Arch: "arm64"}, layer))).
+		Push(t.Context(), http.DefaultClient, "http://"+addr, "late", "1"))
+	out, peak := runBare(t, path, "import", addr+"/late:1", at("out.raw"), "--arch", "arm64", "--json")
+	var res importer.Result
+	require.NoError(t, json.Unmarshal([]byte(out), &res))
+	require.Greater(t, res.Passes, 1)
+	t.Logf("200 MiB behind their tables: %d passes, %d bytes parked, at most %.1f MiB resident", res.Passes, res.PeakParked, float64(peak)/(1<<20))
+	require.Less(t, peak, int64(96<<20))
+	same("out.raw")
+
+	pipe := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), path, append([]string{"convert", "-"}, args...)...)
+		cmd.Stdin = io.MultiReader(bytes.NewReader(image))
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	text, err := pipe(at("out.raw"), "--scratch", dir)
+	require.NoError(t, err, text)
+	same("out.raw")
+	text, err = pipe(at("out.raw"))
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit, text)
+	require.Equal(t, exitPermanent, exit.ExitCode())
+	require.Regexp(t, `up to 2[0-9]{8} bytes have to be kept.*--scratch`, text)
+	require.NoFileExists(t, at("out.raw"))
 }
 
 // noise returns n bytes that do not compress.
