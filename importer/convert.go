@@ -55,13 +55,13 @@ func (r *run) reader(ctx context.Context, in io.Reader) error {
 			return r.decode(ctx, head, disk.File(file, file.Size()))
 		}
 		r.passes = maxPasses
-		for r.more = true; r.more; {
+		for {
 			r.count.fetchTotal.Add(file.Size())
-			if err := r.file(ctx, io.NewSectionReader(file, 0, file.Size())); err != nil {
+			err := r.file(ctx, io.NewSectionReader(file, 0, file.Size()))
+			if !r.mayRestart(err) && (err != nil || !r.more) {
 				return err
 			}
 		}
-		return nil
 	}
 	return r.file(ctx, in)
 }
@@ -189,7 +189,7 @@ func (r *run) expectFile(file io.Reader) (hashed io.Reader, check func() error, 
 // decode judges an image by its first bytes and, if nothing speaks against it, writes its
 // disk to the target: all of it, unless r.more says that another pass is needed.
 func (r *run) decode(ctx context.Context, head []byte, src disk.Source) error {
-	if r.more && r.conv != nil {
+	if r.more {
 		return r.pass(ctx, src)
 	}
 	if err := r.judge(head); err != nil {
@@ -213,7 +213,7 @@ func (r *run) decode(ctx context.Context, head []byte, src disk.Source) error {
 	r.begun = true
 	r.conv = disk.NewConverter(writeGuard{r}, layout, disk.ConvertOptions{
 		Workers: r.o.Workers, Budget: r.o.Budget, VirtualSize: r.o.Limits.VirtualSize, Counters: &r.count.disk,
-		Scratch: r.o.Scratch, Passes: r.passes,
+		Scratch: r.o.Scratch, Passes: r.passes, NoGuess: r.noGuess,
 	})
 	if err := r.dst.Begin(ctx, size); err != nil {
 		return at(StageWrite, err)
@@ -226,7 +226,8 @@ func (r *run) pass(ctx context.Context, src disk.Source) (err error) {
 	defer r.timer.enter(StageConvert)()
 	r.more, err = r.conv.Pass(ctx, src)
 	stats := r.conv.Stats()
-	r.res.Passes, r.res.PeakParked = stats.Passes, stats.PeakParked
+	r.res.Passes++
+	r.res.PeakParked = stats.PeakParked
 	if err != nil {
 		return at(StageConvert, r.tooLarge(err))
 	}

@@ -2,6 +2,7 @@ package importer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -34,19 +35,20 @@ func Import(ctx context.Context, src Source, ref string, dst Target, o Options) 
 
 // run is one import in progress. It belongs to one goroutine; counters may be read by all.
 type run struct {
-	o      Options
-	dst    Target
-	res    *Result
-	take   func(ctx context.Context, file io.Reader) error // what to do with the disk image file
-	count  counters
-	begun  bool
-	conv   *disk.Converter // of the disk that was found
-	passes int             // over the image file that can be had
-	more   bool            // another one is needed
-	empty  bool            // an image of a disk of size zero is allowed
-	size   int64           // of the decoded disk, -1 before it is known
-	timer  stopwatch
-	cancel context.CancelCauseFunc
+	o       Options
+	dst     Target
+	res     *Result
+	take    func(ctx context.Context, file io.Reader) error // what to do with the disk image file
+	count   counters
+	begun   bool
+	conv    *disk.Converter // of the disk that was found
+	passes  int             // over the image file that can be had
+	more    bool            // another one is needed
+	noGuess bool            // after a wrong one about what stands in the image file
+	empty   bool            // an image of a disk of size zero is allowed
+	size    int64           // of the decoded disk, -1 before it is known
+	timer   stopwatch
+	cancel  context.CancelCauseFunc
 }
 
 func newRun(dst Target, o Options) *run {
@@ -147,6 +149,10 @@ func (r *run) layers(ctx context.Context, src Source, ref string, layers []ocisp
 	for range maxLinks {
 		p := pass{run: r, src: src, ref: ref, find: archive.NewFinder(search)}
 		next, err := p.walk(ctx, layers)
+		if r.mayRestart(err) {
+			p.find = archive.NewFinder(search)
+			next, err = p.walk(ctx, layers)
+		}
 		if err == nil && next == nil {
 			return r.again(ctx, p, layers)
 		}
@@ -156,6 +162,16 @@ func (r *run) layers(ctx context.Context, src Source, ref string, layers []ocisp
 		search = *next
 	}
 	return at(StageUnpack, fmt.Errorf("%w: %.200q: more than %d links from one to the next", archive.ErrNotAFile, search.Want, maxLinks))
+}
+
+// mayRestart says that err calls for a new beginning, with no guess about tables this time.
+func (r *run) mayRestart(err error) bool {
+	if !errors.Is(err, disk.ErrWrongGuess) || r.passes < 2 {
+		return false
+	}
+	r.o.Log.Debug("a guess was wrong: again from the start", r.attrs()...)
+	r.noGuess, r.more = true, false
+	return true
 }
 
 // again walks to the disk that p has found as often as its conversion needs it. Every byte is

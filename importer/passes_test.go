@@ -17,11 +17,12 @@ import (
 )
 
 // lateQCOW2 returns a QCOW2 image of the disk content whose L2 table stands behind the data and
-// whose L1 table behind that, as after qemu-img resize. Spec: qcow2, Header.
-func lateQCOW2(content []byte) []byte {
-	const cluster = 64 << 10
+// whose L1 table behind that, as after qemu-img resize. What was the L1 table before names
+// nothing, or as a decoy another L2 table of the same clusters. Spec: qcow2, Header.
+func lateQCOW2(content []byte, decoy bool) []byte {
+	const cluster, first = 64 << 10, 5
 	n := len(content) / cluster
-	l2, l1 := 3+n, 4+n
+	l2, l1 := first+n, first+1+n
 	file := make([]byte, (l1+1)*cluster)
 	be := binary.BigEndian
 	copy(file, "QFI\xfb")
@@ -34,9 +35,13 @@ func lateQCOW2(content []byte) []byte {
 	be.PutUint32(file[56:], 1)
 	be.PutUint32(file[96:], 4)
 	be.PutUint32(file[100:], 104)
-	copy(file[3*cluster:], content)
+	copy(file[first*cluster:], content)
 	for i := range n {
-		be.PutUint64(file[l2*cluster+8*i:], 1<<63|uint64((3+i)*cluster))
+		be.PutUint64(file[l2*cluster+8*i:], 1<<63|uint64((first+i)*cluster))
+		be.PutUint64(file[4*cluster+8*i:], 1<<63|uint64((first+n-1-i)*cluster))
+	}
+	if decoy {
+		be.PutUint64(file[3*cluster:], 1<<63|4*cluster)
 	}
 	be.PutUint64(file[l1*cluster:], 1<<63|uint64(l2*cluster))
 	return file
@@ -64,7 +69,7 @@ func (s *again) Blob(ctx context.Context, ref string, d ocispec.Descriptor) (io.
 // again, or parked in scratch.
 func TestPasses(t *testing.T) {
 	content := noise("late", 4<<20)
-	image := lateQCOW2(content)
+	image := lateQCOW2(content, false)
 	little := func() importer.Options { return importer.Options{Budget: disk.NewBudget(4 << 20), Workers: 1} }
 	for _, compression := range []golden.Compression{golden.None, golden.Zstd} {
 		src, layers := layered(diskLayer(compression, image))
@@ -123,6 +128,23 @@ func TestPasses(t *testing.T) {
 		})
 		return res, &m, err
 	}
+	t.Run("a guess that is wrong", func(t *testing.T) {
+		image := lateQCOW2(content, true)
+		src, layers := layered(diskLayer(golden.None, image))
+		var m memory
+		res, err := run(t, t.Context(), src, &m, little())
+		require.NoError(t, err)
+		require.Equal(t, 4, res.Passes, "one for nothing")
+		require.Equal(t, 4*layers[0].Size, res.BytesFetched)
+		require.Equal(t, sha(content), m.sum(t))
+		res, again, err := read(bytes.NewReader(golden.Compress(golden.Gzip, image)), little())
+		require.NoError(t, err)
+		require.Equal(t, 4, res.Passes)
+		require.Equal(t, sha(content), again.sum(t))
+		_, _, err = read(io.MultiReader(bytes.NewReader(image)), little())
+		require.ErrorIs(t, err, disk.ErrWrongGuess)
+		wantError(t, err, importer.StageConvert, importer.Permanent, "needs-parking")
+	})
 	packed := golden.Compress(golden.Gzip, image)
 	t.Run("a compressed file is read again", func(t *testing.T) {
 		res, m, err := read(bytes.NewReader(packed), little())

@@ -76,10 +76,43 @@ func FuzzConvertStream(f *testing.F) {
 			}
 			return m, stats, err
 		}
+		laddered := func(noGuess bool) (m *disktest.Memory, stats disk.Stats, err error) {
+			layout, err := qcow.NewLayout(file[:min(len(file), 64<<10)], fuzzLimits())
+			if err != nil {
+				return nil, stats, err
+			}
+			m = new(disktest.Memory)
+			b := disk.NewBudget(24 << 20)
+			c := disk.NewConverter(m, layout, disk.ConvertOptions{Workers: 2, Budget: b, MaxParked: 1, Passes: 3, NoGuess: noGuess})
+			for more := true; more && err == nil; {
+				more, err = c.Pass(t.Context(), disk.Stream(bytes.NewReader(file)))
+			}
+			stats = c.Stats()
+			c.Close()
+			require.EqualValues(t, 24<<20, b.Left())
+			if err == nil {
+				require.NoError(t, m.Covered(stats.Size))
+			}
+			return m, stats, err
+		}
 		streamed, s1, err1 := convert(disk.Stream(bytes.NewReader(file)))
 		filed, s2, err2 := convert(disk.File(bytes.NewReader(file), int64(len(file))))
+		laddered1, s3, err3 := laddered(false)
+		if errors.Is(err3, disk.ErrWrongGuess) {
+			laddered1, s3, err3 = laddered(true)
+			require.NotErrorIs(t, err3, disk.ErrWrongGuess)
+		}
 		requireFormatError(t, err1)
 		requireFormatError(t, err2)
+		requireFormatError(t, err3)
+		if err3 == nil { // in passes, what one pass with enough room gives
+			require.NoError(t, err2)
+			require.Equal(t, s2.Size, s3.Size)
+			a, b := make([]byte, s2.Size), make([]byte, s2.Size)
+			_, _ = laddered1.ReadAt(a, 0)
+			_, _ = filed.ReadAt(b, 0)
+			require.True(t, bytes.Equal(a, b))
+		}
 		if errors.Is(err1, disk.ErrNeedsParking) {
 			return
 		}

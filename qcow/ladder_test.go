@@ -3,6 +3,8 @@ package qcow_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -80,6 +82,7 @@ func TestLadder(t *testing.T) {
 			const head = 8 << 20 // behind it is nothing but the growth
 			wantSum := sumOf(t, want, min(head, info.Size()))
 
+			// With NoGuess nothing is taken from the table that was L1 before.
 			convert := func(o disk.ConvertOptions) (disk.Stats, error) {
 				b := disk.NewBudget(64 << 20)
 				o.Budget, o.Workers = b, 3
@@ -108,7 +111,7 @@ func TestLadder(t *testing.T) {
 			require.Greater(t, memory.PeakParked, int64(256<<10))
 
 			const little = 64 << 10
-			passes, err := convert(disk.ConvertOptions{MaxParked: little, Passes: 3})
+			passes, err := convert(disk.ConvertOptions{MaxParked: little, Passes: 3, NoGuess: true})
 			require.NoError(t, err)
 			require.LessOrEqual(t, passes.PeakParked, int64(little))
 			require.Greater(t, passes.Passes, 1)
@@ -121,14 +124,96 @@ func TestLadder(t *testing.T) {
 			require.Equal(t, 1, scratch.Passes)
 			require.Equal(t, memory.PeakParked, scratch.PeakParked)
 
-			_, err = convert(disk.ConvertOptions{MaxParked: little})
+			_, err = convert(disk.ConvertOptions{MaxParked: little, NoGuess: true})
 			var fe *disk.FormatError
 			require.ErrorAs(t, err, &fe)
 			require.Equal(t, disk.NeedsParking, fe.Reason)
 			require.GreaterOrEqual(t, int64(fe.Value), memory.PeakParked, "the error says how much it takes")
 			require.LessOrEqual(t, int64(fe.Value), int64(len(file)))
 			require.ErrorContains(t, err, fmt.Sprintf("%d bytes", fe.Value))
-			t.Logf("%s: %d bytes parked in one pass, or %d passes with %d", kind, memory.PeakParked, passes.Passes, passes.PeakParked)
+			outcome := "no guess"
+			guess, err := convert(disk.ConvertOptions{MaxParked: little})
+			if guessed := map[string]bool{"resized": true, "resized and written": true, "compressed and resized": true}[kind]; guessed {
+				require.NoError(t, err)
+				require.Equal(t, 1, guess.Passes)
+				outcome = fmt.Sprintf("one pass by the old table with %d", guess.PeakParked)
+			} else {
+				require.ErrorIs(t, err, disk.ErrNeedsParking)
+				if errors.Is(err, disk.ErrWrongGuess) {
+					outcome = "a wrong guess"
+				}
+			}
+			t.Logf("%s: %d bytes parked in one pass, or %d passes with %d; %s", kind, memory.PeakParked, passes.Passes, passes.PeakParked, outcome)
 		})
 	}
+}
+
+// TestWrongGuess: the table that was L1 before says something else than the one that is: what
+// was written is not taken for the disk.
+func TestWrongGuess(t *testing.T) {
+	image, _ := ladderImage(t, "resized")
+	good, err := os.ReadFile(image)
+	require.NoError(t, err)
+	const old = 0x3000 // behind header, refcount table and its first block
+	entry := func(i int) uint64 { return binary.BigEndian.Uint64(good[old+8*i:]) }
+	require.NotZero(t, entry(0))
+	require.NotZero(t, entry(1))
+	want := readAllOf(t, good, 8<<20)
+	for name, tt := range map[string]struct {
+		value  uint64
+		passes int // that it takes
+		wrong  bool
+	}{
+		"the other's table": {entry(1), 0, true},
+		"a data cluster":    {entry(0) + 4096, 0, true},
+		"nothing":           {0, 0, true}, // then the L2 table behind it seems to be more of it
+		"no L1 entry":       {entry(0) | 1, 2, false},
+		"the header":        {1 << 63, 0, true},
+		"past the end":      {1<<63 | 1<<40, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := mutate(good, old, 8, tt.value)
+			convert := func(noGuess bool) (disk.Stats, error) {
+				layout, err := qcow.NewLayout(file[:64<<10], disk.Limits{})
+				require.NoError(t, err)
+				var m disktest.Memory
+				c := disk.NewConverter(&m, layout, disk.ConvertOptions{MaxParked: 64 << 10, Passes: 3, NoGuess: noGuess})
+				defer c.Close()
+				for more := true; more; {
+					if more, err = c.Pass(t.Context(), disk.Stream(bytes.NewReader(file))); err != nil {
+						return c.Stats(), err
+					}
+				}
+				got := make([]byte, len(want))
+				_, err = m.ReadAt(got, 0)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(want, got))
+				return c.Stats(), m.Covered(c.Stats().Size)
+			}
+			stats, err := convert(false)
+			if tt.wrong {
+				require.ErrorIs(t, err, disk.ErrWrongGuess)
+				var fe *disk.FormatError
+				require.ErrorAs(t, err, &fe)
+				require.Equal(t, disk.NeedsParking, fe.Reason)
+				require.GreaterOrEqual(t, fe.Value, binary.BigEndian.Uint64(file[40:]), "all before the L1 table")
+				stats, err = convert(true)
+				tt.passes = 2
+			}
+			require.NoError(t, err)
+			require.Equal(t, tt.passes, stats.Passes)
+		})
+	}
+}
+
+// readAllOf returns the first n bytes of an image's disk.
+func readAllOf(t *testing.T, file []byte, n int) []byte {
+	t.Helper()
+	img, err := qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{})
+	require.NoError(t, err)
+	defer img.Close()
+	p := make([]byte, n)
+	_, err = img.ReadAt(p, 0)
+	require.NoError(t, err)
+	return p
 }

@@ -17,6 +17,7 @@ type Layout struct {
 	l2Left  int           // L2 tables named and not read yet
 	packed  int64         // bytes of compressed clusters; see overlap
 	scratch []disk.Extent // one L2 table's
+	guess   *guess        // nil for none
 }
 
 const extentSize = 48 // of a disk.Extent in memory, in bytes
@@ -40,7 +41,7 @@ func (l *Layout) Header() *Header { return l.h }
 // State implements [disk.Layout].
 func (l *Layout) State() disk.State {
 	return disk.State{Format: "qcow2", Size: l.h.Size, Unit: l.h.ClusterSize(), Complete: l.l1Read && l.l2Left == 0,
-		Memory: l.claims.memory() + int64(cap(l.scratch))*extentSize}
+		Memory: l.claims.memory() + int64(cap(l.scratch))*extentSize, Guessing: l.guess != nil && l.guess.used}
 }
 
 // Start names the header's cluster, the refcount table and the L1 table.
@@ -70,10 +71,13 @@ func (l *Layout) Start() ([]disk.Extent, error) {
 		disk.Extent{Kind: disk.Drop, File: disk.Range{Off: l1.End(), Len: whole - l1.Len}}), nil
 }
 
-// Feed takes the L1 table, which is the first to come since nothing else is known before
-// it, then each L2 table. A L2 table's extent carries the guest range that it maps.
+// Feed takes the L1 table and each L2 table. A L2 table's extent carries the guest range that
+// it maps.
 func (l *Layout) Feed(meta disk.Extent, p []byte) ([]disk.Extent, error) {
-	if !l.l1Read {
+	switch {
+	case meta.Kind == disk.Peek:
+		return l.feedGuess(p)
+	case meta.File.Off == l.h.L1TableOffset && !l.l1Read:
 		l.l1Read = true
 		return l.feedL1(meta.File.Off, p)
 	}
@@ -88,23 +92,31 @@ func (l *Layout) feedL1(off int64, p []byte) ([]disk.Extent, error) {
 		return nil, fault(disk.LimitExceeded, "l1_size", 36, uint64(h.L1Size), "the L1 table at %#x has %d runs, %d bytes of memory are allowed for it", off, n, l.limits.Metadata)
 	}
 	list := make([]disk.Extent, 0, n)
-	span := int64(1) << h.spanBits()
+	var guessed []int64
+	if l.guess != nil {
+		guessed, l.guess = l.guess.tables, nil
+	}
 	for i := int64(0); i < int64(len(p))/8; i++ {
 		entry, at := binary.BigEndian.Uint64(p[i*8:]), off+i*8
 		table, err := h.l2Table(entry, at)
 		if err != nil {
 			return nil, err
 		}
-		guest := disk.Range{Off: i * span, Len: min(span, h.Size-i*span)}
+		if i < int64(len(guessed)) && guessed[i] != 0 {
+			if table != guessed[i] {
+				return nil, disk.ErrWrongGuess
+			}
+			continue // its table has been read
+		}
+		e := l.l2Meta(i, table)
 		if table == 0 {
-			list = disk.Append(list, disk.Extent{Kind: disk.Hole, Guest: guest})
+			list = disk.Append(list, disk.Extent{Kind: disk.Hole, Guest: e.Guest})
 			continue
 		}
-		file := disk.Range{Off: table, Len: h.ClusterSize()}
-		if err := l.claims.claim(file, metadata, "L1 entry", at, entry); err != nil {
+		if err := l.claims.claim(e.File, metadata, "L1 entry", at, entry); err != nil {
 			return nil, err
 		}
-		list = append(list, disk.Extent{Kind: disk.Meta, File: file, Guest: guest})
+		list = append(list, e)
 		l.l2Left++
 	}
 	return list, nil

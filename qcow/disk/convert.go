@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -26,6 +27,7 @@ type ConvertOptions struct {
 	MaxParked   int64     // memory for parked data; default half the budget
 	Scratch     Scratch   // for data parked beyond that; nil: none
 	Passes      int       // passes over a stream that the caller can give; default 1
+	NoGuess     bool      // wait for tables that stand behind the data, whatever could be guessed
 	VirtualSize int64     // largest disk accepted; default that of the Layout
 	Counters    *Counters // told of progress while the conversion runs; optional
 }
@@ -147,7 +149,11 @@ func (c *Converter) Pass(ctx context.Context, src Source) (more bool, err error)
 		return w.walk()
 	})
 	err = group.Wait()
+	guessing := c.layout.State().Guessing
 	c.stats.Read = w.pos
+	if fe := (*FormatError)(nil); guessing && errors.As(err, &fe) || errors.Is(err, ErrWrongGuess) {
+		err = w.needsParking(ErrWrongGuess)
+	}
 	return err == nil && len(c.late.list) > 0, err
 }
 
@@ -189,7 +195,7 @@ func (w *walker) walk() error {
 	if w.stats.Passes == 1 {
 		first, err := w.layout.Start()
 		if err == nil {
-			err = w.accept(first)
+			err = w.accept(append(first, w.guess()...))
 		}
 		if err != nil {
 			return err
@@ -204,7 +210,7 @@ func (w *walker) walk() error {
 		if late := ok && next.File.Off < w.pos; complete && !late {
 			w.park.clear() // nothing parked can be asked for any more
 			if w.lastPass() && len(w.late.list) > 0 {
-				return w.needsParking()
+				return w.needsParking(nil)
 			}
 		}
 		var err error
@@ -231,12 +237,26 @@ func (w *walker) walk() error {
 	}
 }
 
+// guess asks the layout for a guess where the tables stand behind more of a stream than may be
+// parked.
+func (w *walker) guess() []Extent {
+	g, ok := w.layout.(Guesser)
+	if !ok || w.src.file != nil || w.o.Scratch != nil || w.o.NoGuess {
+		return nil
+	}
+	return g.Guess(w.park.limit)
+}
+
 func (w *walker) lastPass() bool { return w.stats.Passes >= w.o.Passes }
 
-// needsParking is the error where no further pass can be had.
-func (w *walker) needsParking() error {
-	return &FormatError{Format: w.format(), Reason: NeedsParking, Offset: w.late.list[0].File.Off, Value: uint64(w.park.need),
-		Detail: fmt.Sprintf("up to %d bytes have to be kept until it is known where they belong, %d may be", w.park.need, w.park.limit)}
+// needsParking is the error where no further pass can be had, or a guess was wrong.
+func (w *walker) needsParking(cause error) error {
+	need := w.park.need
+	if cause != nil {
+		need = max(need, w.pos, w.pending.metaEnd())
+	}
+	return &FormatError{Format: w.format(), Reason: NeedsParking, Offset: w.pos, Value: uint64(need), Err: cause,
+		Detail: fmt.Sprintf("up to %d bytes have to be kept until it is known where they belong, %d may be", need, w.park.limit)}
 }
 
 // accept queues what the layout has said, zeros aside: those are done at once.
@@ -331,7 +351,7 @@ func (w *walker) take(e Extent) error {
 		}
 	}
 	switch {
-	case e.Kind == Meta:
+	case e.Kind == Meta, e.Kind == Peek:
 		return w.feed(e)
 	case e.Codec != Plain:
 		return w.compressed(e)
@@ -372,6 +392,11 @@ func (w *walker) feed(e Extent) error {
 	}
 	if err != nil {
 		return err
+	}
+	if e.Kind == Peek {
+		if err := w.park.put(e.File.Off, bytes.Clone(buf)); err != nil {
+			return err
+		}
 	}
 	w.pos = max(w.pos, e.File.End())
 	more, err := w.layout.Feed(e, buf)
@@ -539,7 +564,7 @@ func (w *walker) end() error {
 	}
 	if len(w.late.list) > 0 {
 		if w.lastPass() {
-			return w.needsParking()
+			return w.needsParking(nil)
 		}
 		return nil
 	}

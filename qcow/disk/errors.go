@@ -18,6 +18,9 @@ var (
 	// ErrNeedsParking: a stream keeps its tables behind its data, further than the memory
 	// budget reaches. Give more memory, or a source that can be read at any offset.
 	ErrNeedsParking = errors.New("stream needs parking")
+	// ErrWrongGuess comes with ErrNeedsParking: what was written rests on a guess that the
+	// image did not confirm. Begin again on an empty destination with ConvertOptions.NoGuess.
+	ErrWrongGuess = errors.New("tables were not where they seemed to be")
 )
 
 // Reason is the stable code of one way in which an image is refused.

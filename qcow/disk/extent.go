@@ -21,6 +21,7 @@ const (
 	Data                 // file bytes that belong at a place of the guest's disk
 	Drop                 // file bytes known to be of no use
 	Zero                 // guest bytes that read as zeros; File, if any, is of no use
+	Peek                 // as Meta, and the bytes may be something else's, too
 	Hole                 // as Zero, since no image holds them: a backing file would show here
 )
 
@@ -37,6 +38,8 @@ func (k Kind) String() string {
 		return "drop"
 	case Zero:
 		return "zero"
+	case Peek:
+		return "possible metadata"
 	case Hole:
 		return "hole"
 	}

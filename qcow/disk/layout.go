@@ -19,6 +19,15 @@ type Layout interface {
 	State() State
 }
 
+// Guesser is an optional ability of a Layout whose tables stand far behind the data: to say
+// earlier what they will probably say. [Converter] uses it for streams that cannot be kept so long.
+type Guesser interface {
+	// Guess returns what to read for a guess, as Peek extents, after Start; nothing if the tables
+	// stand in the next reach bytes. What rests on a guess is written like the rest. It is
+	// confirmed or refused, with ErrWrongGuess, when the tables have passed.
+	Guess(reach int64) []Extent
+}
+
 // State is what a Layout has found out so far.
 type State struct {
 	Format   string // the format's name, for errors
@@ -26,6 +35,7 @@ type State struct {
 	MaxSize  int64  // largest virtual size allowed, 0 for any: holds while Size is not known
 	Unit     int64  // largest Extent.Unit there can be, 0 where nothing is compressed
 	Memory   int64  // bytes that the Layout itself holds, counted in the budget
+	Guessing bool   // extents rest on a guess that is not confirmed yet
 	Complete bool   // no further extent will come: bytes that none has named are of no use
 }
 

@@ -85,6 +85,18 @@ func (p *pending) pop() {
 	heap.Fix(&p.batches, 0)
 }
 
+// metaEnd returns where the last metadata that is waited for ends.
+func (p *pending) metaEnd() (end int64) {
+	for _, b := range p.batches {
+		for _, e := range b.list[b.next:] {
+			if e.Kind == Meta {
+				end = max(end, e.File.End())
+			}
+		}
+	}
+	return end
+}
+
 // release gives back what is still waiting.
 func (p *pending) release() {
 	for _, b := range p.batches {
