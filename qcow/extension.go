@@ -42,9 +42,9 @@ func (e Extension) String() string {
 	return fmt.Sprintf("unknown extension %#08x", e.Type)
 }
 
-// readExtensions notes the extensions of the header area, as far as p has it, and takes over
-// what they say. It returns the names of incompatible bits.
-func (h *Header) readExtensions(p []byte) (names map[uint8]string, err error) {
+// eachExtension calls f for each extension of the header area, as far as p, the first bytes
+// of the file, has it; data is nil if it has not all of that. Spec: qcow2, Header extensions.
+func (h *Header) eachExtension(p []byte, f func(e Extension, data []byte) error) error {
 	end := h.ClusterSize()
 	if h.BackingFileOffset != 0 {
 		end = h.BackingFileOffset
@@ -52,31 +52,48 @@ func (h *Header) readExtensions(p []byte) (names map[uint8]string, err error) {
 	for off := int64(h.HeaderLength); off+8 <= min(end, int64(len(p))); {
 		d := endian.Big(p[off:], off)
 		kind, n := d.U32("type"), int64(d.U32("length"))
-		if kind == extensionEnd {
-			break
-		}
 		e := Extension{kind, disk.Range{Off: off + 8, Len: n}}
-		if n > end-e.Data.Off {
-			return nil, fault(disk.BadHeader, "header extension", off, uint64(kind), "its %d bytes of data would end behind the header area, at %#x", n, end)
+		if n > end-e.Data.Off { // of the one that says end, too, as in QEMU
+			return fault(disk.BadHeader, "header extension", off, uint64(kind), "its %d bytes of data would end behind the header area, at %#x", n, end)
 		}
-		h.Extensions = append(h.Extensions, e)
+		if kind == extensionEnd {
+			return nil
+		}
+		var data []byte
 		if e.Data.End() <= int64(len(p)) {
-			data := p[e.Data.Off:e.Data.End()]
-			switch kind {
-			case extensionBackingFormat:
-				if n >= 16 { // QEMU's limit
-					return nil, fault(disk.BadHeader, "backing file format", off, uint64(kind), "%d bytes long, at most 15 are allowed", n)
-				}
-				h.BackingFormat = string(data)
-			case extensionDataFile:
-				h.DataFile = string(data)
-			case extensionFeatures:
-				names = featureNames(data)
-			}
+			data = p[e.Data.Off:e.Data.End()]
+		}
+		if err := f(e, data); err != nil {
+			return err
 		}
 		off = e.Data.Off + (n+7)&^7
 	}
-	return names, nil
+	return nil
+}
+
+// readExtensions notes the extensions and takes over what they say. It returns the names of
+// incompatible bits.
+func (h *Header) readExtensions(p []byte) (names map[uint8]string, err error) {
+	return names, h.eachExtension(p, func(e Extension, data []byte) error {
+		h.Extensions = append(h.Extensions, e)
+		switch e.Type {
+		case extensionBackingFormat:
+			h.BackingFormat = string(data)
+			return e.checkBackingFormat()
+		case extensionDataFile:
+			h.DataFile = string(data)
+		case extensionFeatures:
+			names = featureNames(data)
+		}
+		return nil
+	})
+}
+
+func (e Extension) checkBackingFormat() error {
+	if e.Data.Len >= 16 { // QEMU's limit
+		return fault(disk.BadHeader, "backing file format", e.Data.Off, extensionBackingFormat, "%d bytes long, at most 15 are allowed", e.Data.Len)
+	}
+	return nil
 }
 
 // featureNames reads the names of incompatible bits. Spec: qcow2, Feature name table.

@@ -32,8 +32,14 @@ const (
 	incompatKnown       = 1<<5 - 1
 )
 
-// autoclearRawData says that the external data file is a raw image. Spec: qcow2, Header.
-const autoclearRawData = 1 << 1
+// Bits of autoclear_features. Spec: qcow2, Header.
+const (
+	autoclearBitmaps = 1 << 0 // those of the image are up to date
+	autoclearRawData = 1 << 1 // the external data file is a raw image
+)
+
+// cryptLUKS is the encryption method LUKS. Spec: qcow2, Header.
+const cryptLUKS = 2
 
 // Header is the header of a QCOW2 image that has been found sound. Whether the image can be
 // read by itself is said by [Header.Readable]. Offsets and sizes are in bytes.
@@ -146,6 +152,9 @@ func ParseHeader(p []byte, limits disk.Limits) (*Header, error) {
 	if h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits {
 		return nil, fault(disk.BadClusterSize, "cluster_bits", 20, uint64(h.ClusterBits), "%d to %d are allowed", minClusterBits, maxClusterBits)
 	}
+	if h.CryptMethod > cryptLUKS {
+		return nil, fault(disk.Encrypted, "crypt_method", 32, uint64(h.CryptMethod), "unknown encryption method")
+	}
 	if backingOffset > uint64(h.ClusterSize()) {
 		return nil, fault(disk.BackingFile, "backing_file_offset", 8, backingOffset, "the name of a backing file, outside the header's cluster")
 	}
@@ -192,10 +201,8 @@ func (h *Header) readable(l disk.Limits, open OpenFunc) error {
 		return fault(disk.CorruptBit, "incompatible_features", 72, h.Incompatible, "its last user marked the image as corrupt")
 	case h.CryptMethod == 1:
 		return fault(disk.Encrypted, "crypt_method", 32, 1, "AES-encrypted, its key would be needed")
-	case h.CryptMethod == 2:
-		return fault(disk.Encrypted, "crypt_method", 32, 2, "LUKS-encrypted, its passphrase would be needed")
-	case h.CryptMethod > 2:
-		return fault(disk.Encrypted, "crypt_method", 32, uint64(h.CryptMethod), "unknown encryption method")
+	case h.CryptMethod == cryptLUKS:
+		return fault(disk.Encrypted, "crypt_method", 32, cryptLUKS, "LUKS-encrypted, its passphrase would be needed")
 	}
 	return nil
 }
