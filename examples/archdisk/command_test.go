@@ -95,7 +95,6 @@ func TestUsage(t *testing.T) {
 		{"import docker-archive:file x", "docker-archive:... are not available yet"},
 		{"import dir:dir x", "dir:... are not available yet"},
 		{"convert a b --format qcow2 --compress zstd", "is not available yet"},
-		{"check x --json", "check is not available yet"},
 		{"inspect x --json", "inspect is not available yet"},
 		{"map x --json --svg f", "map is not available yet"},
 		{"plan x --name n --declared a --nodes a --control-plane a --strict --yaml --json", "plan is not available yet"},
@@ -115,7 +114,7 @@ func TestUsage(t *testing.T) {
 			require.EqualValues(t, "permanent", r.Error.Class)
 		})
 	}
-	for _, args := range [][]string{{"import", "", "x"}, {"import", "a/b:1", ""}, {"convert", "x", ""}, {"probe", ""}, {"platforms", ""}} {
+	for _, args := range [][]string{{"import", "", "x"}, {"import", "a/b:1", ""}, {"convert", "x", ""}, {"probe", ""}, {"check", ""}, {"platforms", ""}} {
 		got := archdisk(t, nil, args...)
 		require.Equal(t, 2, got.code, "%q", args)
 		require.Contains(t, got.stderr, "an argument is empty")

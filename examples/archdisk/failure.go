@@ -41,6 +41,7 @@ func isUsage(err error) bool {
 type failure struct {
 	error
 	done *importer.Result
+	told bool // the JSON object has been printed
 }
 
 // Unwrap returns the error.
@@ -59,11 +60,11 @@ type reportError struct {
 func (a *app) fail(c *cobra.Command, args []string, err error) int {
 	text := oneLine(wording(c, err))
 	fmt.Fprintln(a.err, "archdisk: "+text)
-	if wantsJSON(c, args) {
-		f := failure{done: &importer.Result{VirtualSize: -1}}
-		if known := (*failure)(nil); errors.As(err, &known) {
-			f = *known
-		}
+	f := failure{done: &importer.Result{VirtualSize: -1}}
+	if known := (*failure)(nil); errors.As(err, &known) {
+		f = *known
+	}
+	if wantsJSON(c, args) && !f.told {
 		if f.done.Reference == "" {
 			f.done.Reference = c.Flags().Arg(0)
 		}

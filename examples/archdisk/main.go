@@ -58,7 +58,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v", err) })
-	root.AddCommand(a.platforms(), a.importCommand(), a.probe(), a.convert(), a.demo())
+	root.AddCommand(a.platforms(), a.importCommand(), a.probe(), a.convert(), a.check(), a.demo())
 	root.AddCommand(a.later()...)
 	for _, c := range root.Commands() {
 		if check := c.Args; check != nil {
@@ -94,7 +94,6 @@ func (a *app) later() []*cobra.Command {
 		return c
 	}
 	return []*cobra.Command{
-		missing("check FILE", "Check an image's consistency", func(*cobra.Command) {}),
 		missing("inspect FILE", "Tell a disk's architecture and how it boots", func(*cobra.Command) {}),
 		missing("map FILE", "Draw an image's allocation", func(c *cobra.Command) {
 			c.Flags().String("svg", "", "write the drawing to `F`")

@@ -32,7 +32,7 @@ more than those bytes is fetched.`,
 		o := importer.ProbeOptions{Arch: want.Arch, Variant: want.Variant, OS: want.OS, Path: path, Budget: memory.budget()}
 		res, err := a.probeAny(c, source, args[0], o)
 		if err != nil {
-			return &failure{err, res}
+			return &failure{error: err, done: res}
 		}
 		out := outputFlags{json: asJSON}
 		return out.probed(c, res)

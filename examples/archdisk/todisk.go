@@ -50,7 +50,7 @@ func (f *diskFlags) write(c *cobra.Command, out outputFlags, dest string, o impo
 	res, err := work(dst, o)
 	stop()
 	if err != nil {
-		return &failure{err, res}
+		return &failure{error: err, done: res}
 	}
 	return out.done(c, res, dest)
 }

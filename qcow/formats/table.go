@@ -2,6 +2,7 @@ package formats
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 
@@ -43,13 +44,14 @@ type format struct {
 	probe  func(head []byte, l disk.Limits) (Info, error)
 	layout func(head []byte, l disk.Limits) (disk.Layout, error)
 	open   func(r io.ReaderAt, size int64, l disk.Limits) (Image, error)
+	check  func(ctx context.Context, r io.ReaderAt, size int64, b *disk.Budget) (*qcow.CheckResult, error)
 	why    string // of a row that is refused
 }
 
 // table returns the rows in the order in which they are tried. raw takes what is left.
 func table() []format {
 	return []format{
-		{name: QCOW2, match: magic(0, qcow.Magic), probe: probeQCOW2, layout: layoutQCOW2, open: openQCOW2},
+		{name: QCOW2, match: magic(0, qcow.Magic), probe: probeQCOW2, layout: layoutQCOW2, open: openQCOW2, check: checkQCOW2},
 		{name: "vmdk", match: magic(0, "KDMV"), why: notYet},
 		{name: "vmdk", match: magic(0, "COWD"), why: "VMware's old COW format is not read"},
 		{name: "vmdk", match: descriptor, why: "this is a VMDK descriptor; the data is in other files, which are not opened"},
@@ -130,6 +132,18 @@ func NewLayout(head []byte, l disk.Limits) (disk.Layout, error) {
 
 // OpenImage opens the image in the first size bytes of r, which stays the caller's.
 func OpenImage(r io.ReaderAt, size int64, l disk.Limits) (Image, error) {
+	head, err := readHead(r, size)
+	if err != nil {
+		return nil, err
+	}
+	f := find(head)
+	if err := f.refused(); err != nil {
+		return nil, err
+	}
+	return f.open(r, size, l)
+}
+
+func readHead(r io.ReaderAt, size int64) ([]byte, error) {
 	head := make([]byte, min(HeadSize, max(size, 0)))
 	if n, err := r.ReadAt(head, 0); n < len(head) {
 		if err == nil || err == io.EOF {
@@ -137,11 +151,32 @@ func OpenImage(r io.ReaderAt, size int64, l disk.Limits) (Image, error) {
 		}
 		return nil, fmt.Errorf("formats: read of the first %d bytes: %w", len(head), err)
 	}
-	f := find(head)
-	if err := f.refused(); err != nil {
-		return nil, err
+	return head, nil
+}
+
+// Check looks for inconsistencies in the image in the first size bytes of r. b is the memory
+// it may use; nil for a budget of its own.
+//
+// Errors: those of [qcow.Check], and a [*disk.FormatError] for formats that have nothing to check.
+func Check(ctx context.Context, r io.ReaderAt, size int64, b *disk.Budget) (Format, *qcow.CheckResult, error) {
+	head, err := readHead(r, size)
+	if err != nil {
+		return "", nil, err
 	}
-	return f.open(r, size, l)
+	f := find(head)
+	if f.check == nil {
+		err := f.refused()
+		if err == nil {
+			err = &disk.FormatError{Format: string(f.name), Reason: disk.UnknownFormat, Offset: -1, Detail: "it has no tables that could be checked"}
+		}
+		return f.name, nil, err
+	}
+	res, err := f.check(ctx, r, size, b)
+	return f.name, res, err
+}
+
+func checkQCOW2(ctx context.Context, r io.ReaderAt, size int64, b *disk.Budget) (*qcow.CheckResult, error) {
+	return qcow.Check(ctx, r, size, qcow.CheckOptions{Budget: b})
 }
 
 func probeQCOW2(head []byte, l disk.Limits) (Info, error) {
