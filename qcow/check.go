@@ -198,7 +198,8 @@ func parseLeniently(head []byte) (*Header, error) {
 	be, p := binary.BigEndian, slices.Clone(head)
 	backing := be.Uint64(p[8:])
 	be.PutUint64(p[8:], 0)
-	be.PutUint64(p[24:], be.Uint64(p[24:])&^(disk.SectorSize-1))
+	size := be.Uint64(p[24:])
+	be.PutUint64(p[24:], size&^(disk.SectorSize-1))
 	l1, reftable := be.Uint64(p[40:]), be.Uint64(p[48:])
 	if l1 == 0 {
 		be.PutUint64(p[40:], anywhere)
@@ -233,6 +234,11 @@ func parseLeniently(head []byte) (*Header, error) {
 	if backing < uint64(h.ClusterSize()) {
 		h.BackingFileOffset = int64(backing)
 	}
+	h.Size = int64(size) // which QEMU rounds down, but not here
+	if need := h.l1Needed(); h.L1Size < need {
+		return nil, fault(disk.BadHeader, "l1_size", 36, uint64(h.L1Size), "%d entries are needed for the virtual size", need)
+	}
+	h.Size &^= disk.SectorSize - 1
 	return h, nil
 }
 

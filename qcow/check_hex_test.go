@@ -109,6 +109,7 @@ func TestCheckFindings(t *testing.T) {
 		{"end of extensions too long", mutate(plain, hl, 8, 1<<31), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, hl},
 		{"raw data file and none", mutate(plain, 88, 8, 2), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, 88},
 		{"disk of 1 PiB", mutate(mutate(testdata.Read("qcow2/qemu-v3-2M.qcow2"), 36, 4, 2048), 24, 8, 1<<50), qcow.Clean, "", "", -1},
+		{"odd size", mutate(plain, 24, 8, be64(plain, 24)-1), qcow.Clean, "", "", -1},
 		{"corrupt bit", mutate(plain, 72, 8, 2), qcow.Clean, qcow.Note, qcow.FoundState, 72},
 		{"dirty bit", mutate(plain, 72, 8, 1), qcow.Clean, qcow.Note, qcow.FoundState, 72},
 	} {
@@ -150,6 +151,7 @@ func TestCheckRefuses(t *testing.T) {
 		{"unknown encryption", mutate(good, 32, 4, 3), disk.Encrypted},
 		{"L1 unaligned", mutate(good, 40, 8, 0x30200), disk.TableUnaligned},
 		{"L1 too small", mutate(good, 36, 4, 0), disk.BadHeader},
+		{"L1 too small for an odd size", mutate(mutate(good, 36, 4, 1), 24, 8, 512<<20+1), disk.BadHeader},
 		{"L1 too small for extended L2", mutate(mutate(good, 72, 8, 16), 24, 8, 512<<20), disk.BadHeader},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

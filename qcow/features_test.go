@@ -314,3 +314,75 @@ func TestDataFile(t *testing.T) {
 		})
 	}
 }
+
+// TestOpenSnapshot: each internal snapshot is listed, and reads as qemu-img reads it.
+func TestOpenSnapshot(t *testing.T) {
+	qemu, qemuIO := peer.Require(t, "qemu-img"), peer.Require(t, "qemu-io")
+	for _, opts := range []string{"cluster_size=4k", "cluster_size=16k,extended_l2=on", "compat=0.10"} {
+		t.Run(opts, func(t *testing.T) {
+			dir := t.TempDir()
+			at := func(name string) string { return filepath.Join(dir, name) }
+			peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", opts, at("m.qcow2"), "4M")
+			for i, name := range []string{"first", "with space", "last"} {
+				peer.Run(t, qemuIO, "-f", "qcow2", "-c", fmt.Sprintf("write -q -P %d %dk 300k", i+1, 100*i), at("m.qcow2"))
+				peer.Run(t, qemu, "snapshot", "-c", name, at("m.qcow2"))
+				if i == 0 && opts != "compat=0.10" {
+					peer.Run(t, qemu, "resize", "-q", "-f", "qcow2", at("m.qcow2"), "6M") // snapshots of other sizes
+				}
+			}
+			peer.Run(t, qemuIO, "-f", "qcow2", "-c", "write -q -P 99 0 1M", at("m.qcow2"))
+			file, err := os.ReadFile(at("m.qcow2"))
+			require.NoError(t, err)
+			open := func(file []byte) *qcow.Image {
+				img, err := qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{})
+				require.NoError(t, err)
+				t.Cleanup(func() { img.Close() })
+				return img
+			}
+			img := open(file)
+			list, err := img.Snapshots()
+			require.NoError(t, err)
+			require.Len(t, list, 3)
+			require.Equal(t, "with space", list[1].Name)
+			require.Equal(t, "2", list[1].ID)
+			for i, s := range list {
+				peer.Run(t, qemu, "convert", "-f", "qcow2", "-O", "raw", "-l", "snapshot.id="+s.ID, at("m.qcow2"), at("want.raw"))
+				want, err := os.ReadFile(at("want.raw"))
+				require.NoError(t, err)
+				snap, err := img.OpenSnapshot(s)
+				require.NoError(t, err)
+				size := s.Size
+				if i == 0 {
+					require.EqualValues(t, 4<<20, size)
+				}
+				got := make([]byte, size)
+				_, err = snap.ReadAt(got, 0)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(want[:size], got), "%d", i) // qemu-img gives it the active size
+				require.Equal(t, size, snap.Size())
+				require.NoError(t, snap.Close())
+			}
+			table := int(binary.BigEndian.Uint64(file[64:]))
+			for name, bad := range map[string][]byte{
+				"cut":             file[:table+50],
+				"extra data":      mutate(file, table+36, 4, 1<<20),
+				"L1 unaligned":    mutate(file, table, 8, 512+1<<20),
+				"L1 out of range": mutate(file, table, 8, 1<<63),
+			} {
+				_, err := open(bad).Snapshots()
+				var fe *disk.FormatError
+				require.ErrorAs(t, err, &fe, name)
+			}
+			for name, s := range map[string]qcow.Snapshot{
+				"size unaligned": {Size: 1000, L1Size: 1, L1Offset: list[0].L1Offset},
+				"L1 too small":   {Size: 1 << 40, L1Size: 1, L1Offset: list[0].L1Offset},
+				"size too large": {Size: 1 << 60, L1Size: 1 << 40, L1Offset: list[0].L1Offset},
+				"L1 outside":     {Size: 4 << 20, L1Size: 16, L1Offset: 1 << 40},
+			} {
+				_, err := img.OpenSnapshot(s)
+				var fe *disk.FormatError
+				require.ErrorAs(t, err, &fe, name)
+			}
+		})
+	}
+}

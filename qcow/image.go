@@ -27,7 +27,8 @@ type Image struct {
 	h       *Header
 	r       io.ReaderAt
 	size    int64 // of the file
-	data    File  // where plain clusters are: the image file, or another
+	limits  disk.Limits
+	data    File // where plain clusters are: the image file, or another
 	backing File
 	closers []func() error
 	l1      []int64
@@ -64,7 +65,7 @@ func open(r io.ReaderAt, size int64, o OpenOptions, seen []string) (*Image, erro
 	if h.BackingFileOffset != 0 {
 		o.Cache /= 2 // the other half is for what stands below
 	}
-	img := &Image{h: h, r: r, size: size, data: File{ReaderAt: r, Size: size},
+	img := &Image{h: h, r: r, size: size, limits: o.Limits.WithDefaults(), data: File{ReaderAt: r, Size: size},
 		l2:      newCache[[]byte](int(o.Cache / 2 / h.ClusterSize())),
 		decoded: newCache[[]byte](int(o.Cache / 2 / h.ClusterSize()))}
 	if err := img.readL1(); err != nil {

@@ -111,6 +111,61 @@ func (t *snapshotTable) next() (e snapshotEntry, err error) {
 	return e, nil
 }
 
+// Snapshots lists the internal snapshots.
+//
+// Errors: a [*disk.FormatError], or the reader's.
+func (img *Image) Snapshots() ([]Snapshot, error) {
+	h := img.h
+	table := newSnapshotTable(padded{img.r, img.size}, h.SnapshotsOffset, h.Size)
+	var list []Snapshot
+	held := int64(0)
+	for range h.Snapshots {
+		e, err := table.next()
+		if err != nil {
+			return nil, err
+		}
+		if table.pos > img.size {
+			return nil, &disk.FormatError{Format: "qcow2", Reason: disk.Truncated, Offset: img.size, Detail: fmt.Sprintf("file ends before snapshot %d of %d", len(list)+1, h.Snapshots)}
+		}
+		if held += snapshotCost + int64(len(e.ID)+len(e.Name)); held > img.limits.Metadata {
+			return nil, fault(disk.LimitExceeded, "nb_snapshots", 60, uint64(h.Snapshots), "IDs and names of snapshots take more than %d bytes", img.limits.Metadata)
+		}
+		if e.L1Offset, err = h.place("l1_table_offset", e.at, e.l1Offset, e.L1Size*8); err != nil && e.L1Size > 0 {
+			return nil, err
+		}
+		if !e.sound {
+			return nil, fault(disk.BadEntry, "disk_size", e.at, uint64(e.Size), "of snapshot %s", quote(e.Name))
+		}
+		list = append(list, e.Snapshot)
+	}
+	return list, nil
+}
+
+// OpenSnapshot returns the disk as s, one of [Image.Snapshots], has it. It reads through img,
+// which must stay open, and has caches of its own of the same size.
+//
+// Errors: a [*disk.FormatError], or the reader's.
+func (img *Image) OpenSnapshot(s Snapshot) (*Image, error) {
+	h := *img.h
+	h.Size, h.L1Size, h.L1TableOffset = s.Size, s.L1Size, s.L1Offset
+	switch {
+	case s.Size%disk.SectorSize != 0:
+		return nil, fault(disk.VirtualSizeUnaligned, "disk_size", -1, uint64(s.Size), "of snapshot %s: no multiple of %d", quote(s.Name), disk.SectorSize)
+	case s.Size > img.limits.VirtualSize:
+		return nil, fault(disk.VirtualSizeTooLarge, "disk_size", -1, uint64(s.Size), "snapshot %s of %d bytes, %d allowed", quote(s.Name), s.Size, img.limits.VirtualSize)
+	case h.l1Needed() > s.L1Size:
+		return nil, fault(disk.BadEntry, "l1_size", -1, uint64(s.L1Size), "of snapshot %s: %d entries are needed for its size", quote(s.Name), h.l1Needed())
+	case h.l1Needed()*8 > img.limits.Metadata:
+		return nil, fault(disk.LimitExceeded, "l1_size", -1, uint64(s.L1Size), "a L1 table of %d bytes, %d allowed", h.l1Needed()*8, img.limits.Metadata)
+	}
+	snap := &Image{h: &h, r: img.r, size: img.size, limits: img.limits, data: img.data, backing: img.backing,
+		l2: newCache[[]byte](img.l2.limit), decoded: newCache[[]byte](img.decoded.limit)}
+	if err := snap.readL1(); err != nil {
+		return nil, err
+	}
+	return snap, nil
+}
+
 // snapshots counts the snapshot table and what it leads to.
 func (c *checker) snapshots(ctx context.Context) error {
 	h := c.h
