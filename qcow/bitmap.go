@@ -140,6 +140,38 @@ func (h *Header) bitmapClusters(granularityBits uint8) int64 {
 	return h.Size>>span + min(h.Size&(1<<span-1), 1)
 }
 
+// Bitmaps lists the persistent bitmaps, none if the image was last written by a program that
+// knows no bitmaps: those that it has are then out of date.
+//
+// Errors: a [*disk.FormatError], or the reader's.
+func (img *Image) Bitmaps() ([]Bitmap, error) {
+	if img.h.Autoclear&autoclearBitmaps == 0 {
+		return nil, nil
+	}
+	var dir directory
+	for _, e := range img.h.Extensions {
+		if e.Type != extensionBitmaps {
+			continue
+		}
+		p, err := img.file(e.Data, "the bitmaps extension")
+		if err == nil {
+			dir, err = parseBitmapExtension(img.h, e.Data.Off, p)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	need := 2*dir.place.Len + int64(dir.bitmaps)*bitmapCost
+	if need > img.limits.Metadata || int64(dir.bitmaps)*bitmapEntryLen > dir.place.Len {
+		return nil, fault(disk.LimitExceeded, "bitmap_directory_size", dir.place.Off, uint64(dir.place.Len), "of %d bitmaps; %d bytes of memory are allowed for it", dir.bitmaps, img.limits.Metadata)
+	}
+	p, err := img.file(dir.place, "the bitmap directory")
+	if err != nil || dir.bitmaps == 0 {
+		return nil, err
+	}
+	return parseDirectory(img.h, dir, p)
+}
+
 // extensions counts what the header extensions lead to. Of two of a kind the last counts.
 func (c *checker) extensions(ctx context.Context) error {
 	var dir directory

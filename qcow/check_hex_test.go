@@ -278,6 +278,9 @@ func TestSnapshots(t *testing.T) {
 	result, err := check(t, file, qcow.CheckOptions{})
 	require.NoError(t, err)
 	list := result.Snapshots
+	read, err := open(t, file).Snapshots()
+	require.NoError(t, err)
+	require.Equal(t, list, read)
 	var info struct {
 		Snapshots []struct {
 			ID, Name    string
@@ -337,6 +340,12 @@ func TestBitmaps(t *testing.T) {
 	result, err := check(t, file, qcow.CheckOptions{})
 	require.NoError(t, err)
 	list := result.Bitmaps
+	read, err := open(t, file).Bitmaps()
+	require.NoError(t, err)
+	require.Equal(t, list, read)
+	read, err = open(t, mutate(file, 88, 8, 0)).Bitmaps()
+	require.NoError(t, err)
+	require.Empty(t, read, "out of date")
 	require.Len(t, list, 2)
 	require.Equal(t, "a \"b\"", list[0].Name)
 	require.EqualValues(t, 512, list[0].Granularity)
@@ -375,10 +384,22 @@ func TestBitmaps(t *testing.T) {
 		result, err := check(t, tt.file, qcow.CheckOptions{})
 		require.NoError(t, err, tt.name)
 		require.Equal(t, tt.verdict, result.Verdict(), "%s: %v", tt.name, result.Findings)
+		_, err = open(t, tt.file).Bitmaps()
+		var fe *disk.FormatError
+		require.ErrorAs(t, err, &fe, tt.name)
 		if sample(i) {
 			requireParity(t, m.img, write(t, "a.qcow2", tt.file), tt.file)
 		}
 	}
+}
+
+// open opens an image whose active state is sound.
+func open(t *testing.T, file []byte) *qcow.Image {
+	t.Helper()
+	img, err := qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { img.Close() })
+	return img
 }
 
 // BenchmarkCheck: a disk of 64 GiB, all of it allocated.

@@ -333,13 +333,7 @@ func TestOpenSnapshot(t *testing.T) {
 			peer.Run(t, qemuIO, "-f", "qcow2", "-c", "write -q -P 99 0 1M", at("m.qcow2"))
 			file, err := os.ReadFile(at("m.qcow2"))
 			require.NoError(t, err)
-			open := func(file []byte) *qcow.Image {
-				img, err := qcow.Open(bytes.NewReader(file), int64(len(file)), qcow.OpenOptions{})
-				require.NoError(t, err)
-				t.Cleanup(func() { img.Close() })
-				return img
-			}
-			img := open(file)
+			img := open(t, file)
 			list, err := img.Snapshots()
 			require.NoError(t, err)
 			require.Len(t, list, 3)
@@ -369,7 +363,7 @@ func TestOpenSnapshot(t *testing.T) {
 				"L1 unaligned":    mutate(file, table, 8, 512+1<<20),
 				"L1 out of range": mutate(file, table, 8, 1<<63),
 			} {
-				_, err := open(bad).Snapshots()
+				_, err := open(t, bad).Snapshots()
 				var fe *disk.FormatError
 				require.ErrorAs(t, err, &fe, name)
 			}
