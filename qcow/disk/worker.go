@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 )
 
 // job is one write: what to read or decode, and where it belongs.
 type job struct {
+	n     int64 // its number in the order of the walk
 	zero  bool
 	guest Range
 	codec Codec
@@ -26,11 +28,13 @@ type job struct {
 type workers struct {
 	format   string // for errors
 	dst      io.WriterAt
-	zeroer   Zeroer // nil: dst reads as zeros where nothing is written
+	zeroer   Zeroer    // nil: dst reads as zeros where nothing is written
+	sequence Sequencer // nil: dst does not care about the order
 	src      Source
 	workers  int
 	chunk    int64
 	jobs     chan job
+	sent     int64 // jobs numbered
 	free     chan []byte
 	park     *parking
 	budget   *Budget
@@ -43,6 +47,7 @@ type workers struct {
 func newWorkers(dst io.WriterAt, src Source, state State, park *parking, o ConvertOptions) (*workers, error) {
 	p := &workers{format: state.Format, dst: dst, src: src, workers: o.Workers, chunk: chunkSize, park: park, budget: o.Budget, count: o.Counters}
 	p.zeroer, _ = dst.(Zeroer)
+	p.sequence, _ = dst.(Sequencer)
 	if p.workers <= 0 {
 		p.workers = defaultWorkers()
 	}
@@ -90,6 +95,8 @@ func (p *workers) send(ctx context.Context, j job) error {
 		p.recycle(j.buf)
 		return nil
 	}
+	j.n = p.sent
+	p.sent++
 	select {
 	case p.jobs <- j:
 		return nil
@@ -137,7 +144,7 @@ func (p *workers) work(ctx context.Context) error {
 			return nil
 		}
 		if j.zero {
-			if err := p.zeroRange(j.guest); err != nil {
+			if err := p.put(ctx, j, nil); err != nil {
 				return err
 			}
 			continue
@@ -169,7 +176,7 @@ func (p *workers) work(ctx context.Context) error {
 				}
 			}
 		}
-		if err := p.write(data, j.guest.Off); err != nil {
+		if err := p.put(ctx, j, data); err != nil {
 			return err
 		}
 		p.recycle(j.buf)
@@ -181,6 +188,27 @@ func noEOF(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
+}
+
+// put hands on what a job has come to, nil for zeros.
+func (p *workers) put(ctx context.Context, j job, data []byte) error {
+	switch {
+	case p.sequence == nil && data == nil:
+		return p.zeroRange(j.guest)
+	case p.sequence == nil:
+		return p.write(data, j.guest.Off)
+	}
+	if err := p.sequence.PutAt(ctx, j.n, j.guest, data); err != nil {
+		if errors.Is(err, ctx.Err()) {
+			return err // the end of something else, not its own
+		}
+		return &WriteError{Offset: j.guest.Off, Len: j.guest.Len, Err: err}
+	}
+	p.count.Written.Add(int64(len(data)))
+	if data == nil {
+		p.count.Zeroed.Add(j.guest.Len)
+	}
+	return nil
 }
 
 // write writes what is not zero and zeroes the rest, in blocks aligned to the disk.
