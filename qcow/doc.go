@@ -1,11 +1,20 @@
-// Package qcow reads QCOW2 disk images, versions 2 and 3: the header, the two levels of
-// tables, clusters that are plain, zero, or compressed by zlib or zstd.
+// Package qcow reads and writes QCOW2 disk images. It reads versions 2 and 3: the header, the
+// two levels of tables, clusters that are plain, zero, or compressed by zlib or zstd.
 //
 //	img, err := qcow.Open(file, size, qcow.OpenOptions{}) // the guest's disk as an io.ReaderAt
 //	defer img.Close()
 //	n, err := img.ReadAt(buf, 1<<20)
 //
 //	layout, err := qcow.NewLayout(head, disk.Limits{})    // the same image for disk.Convert
+//
+// It writes version 3, plain or compressed, the same bytes for the same disk:
+//
+//	w, err := qcow.Create(file, size, qcow.CreateOptions{Compression: disk.Zstd})
+//	_, err = disk.Convert(ctx, w, layout, source, disk.ConvertOptions{})
+//	err = w.Finish(ctx) // the header comes last
+//
+//	stats, err := qcow.EncodeAt(ctx, file, img, qcow.CreateOptions{}) // a disk read at any offset
+//	stats, err = qcow.Encode(ctx, pipe, img, qcow.CreateOptions{})    // the same to a stream
 //
 //	result, err := qcow.Check(ctx, file, size, qcow.CheckOptions{})
 //	ok := err == nil && result.Verdict() == qcow.Clean

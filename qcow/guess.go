@@ -78,7 +78,7 @@ func (l *Layout) feedGuess(p []byte) ([]disk.Extent, error) {
 
 // l2Meta returns the extent of the L2 table at off, which the ith L1 entry names.
 func (l *Layout) l2Meta(i, off int64) disk.Extent {
-	span := int64(1) << l.h.spanBits()
+	span := l.h.span()
 	return disk.Extent{Kind: disk.Meta, File: disk.Range{Off: off, Len: l.h.ClusterSize()},
 		Guest: disk.Range{Off: i * span, Len: min(span, l.h.Size-i*span)}}
 }

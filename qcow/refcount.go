@@ -25,12 +25,12 @@ type refcounts struct {
 	order uint32 // a counter has 1 << order bits
 	size  int64  // of the file
 	table []uint64
-	cache []refcountBlock // block i is kept in place i modulo their number
+	cache []storedBlock // block i is kept in place i modulo their number
 	read  func(p []byte, off int64) error
 }
 
-// refcountBlock is a block in memory.
-type refcountBlock struct {
+// storedBlock is a block in memory.
+type storedBlock struct {
 	number   int64
 	counters []byte
 }
@@ -231,7 +231,7 @@ func (c *checker) loadReftable(ctx context.Context) error {
 		return err
 	}
 	c.stored = refcounts{bits: h.ClusterBits, order: h.RefcountOrder, size: c.size, table: table[:last],
-		cache: make([]refcountBlock, keep), read: c.read}
+		cache: make([]storedBlock, keep), read: c.read}
 	return nil
 }
 

@@ -86,6 +86,7 @@ type Converter struct {
 	reserved int64 // of the budget, for what the layout holds
 	park     parking
 	late     late
+	sent     int64 // pieces given to workers
 	stats    Stats
 }
 
@@ -134,7 +135,7 @@ func (c *Converter) Pass(ctx context.Context, src Source) (more bool, err error)
 		}
 	}
 	c.stats.Passes++
-	pool, err := newWorkers(c.dst, src, c.layout.State(), &c.park, c.o)
+	pool, err := c.newWorkers(src)
 	if err != nil {
 		return false, err
 	}

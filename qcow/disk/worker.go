@@ -34,7 +34,7 @@ type workers struct {
 	workers  int
 	chunk    int64
 	jobs     chan job
-	sent     int64 // jobs numbered
+	sent     *int64 // jobs numbered, those of earlier passes included
 	free     chan []byte
 	park     *parking
 	budget   *Budget
@@ -44,8 +44,9 @@ type workers struct {
 
 // newWorkers sizes the pool so that it fits half of what the budget has left: fewer
 // workers first, then smaller chunks.
-func newWorkers(dst io.WriterAt, src Source, state State, park *parking, o ConvertOptions) (*workers, error) {
-	p := &workers{format: state.Format, dst: dst, src: src, workers: o.Workers, chunk: chunkSize, park: park, budget: o.Budget, count: o.Counters}
+func (c *Converter) newWorkers(src Source) (*workers, error) {
+	dst, state, o := c.dst, c.layout.State(), c.o
+	p := &workers{format: state.Format, dst: dst, src: src, workers: o.Workers, chunk: chunkSize, park: &c.park, sent: &c.sent, budget: o.Budget, count: o.Counters}
 	p.zeroer, _ = dst.(Zeroer)
 	p.sequence, _ = dst.(Sequencer)
 	if p.workers <= 0 {
@@ -95,8 +96,8 @@ func (p *workers) send(ctx context.Context, j job) error {
 		p.recycle(j.buf)
 		return nil
 	}
-	j.n = p.sent
-	p.sent++
+	j.n = *p.sent
+	*p.sent++
 	select {
 	case p.jobs <- j:
 		return nil
