@@ -201,7 +201,7 @@ func parseLeniently(head []byte) (*Header, error) {
 	size := be.Uint64(p[24:])
 	be.PutUint64(p[24:], size&^(disk.SectorSize-1))
 	l1, reftable := be.Uint64(p[40:]), be.Uint64(p[48:])
-	if l1 == 0 {
+	if l1 == 0 || be.Uint32(p[36:]) == 0 { // no table, or none that matters
 		be.PutUint64(p[40:], anywhere)
 	}
 	if reftable == 0 {
@@ -212,6 +212,7 @@ func parseLeniently(head []byte) (*Header, error) {
 		be.PutUint32(p[56:], 1)
 	}
 	be.PutUint32(p[60:], 0) // snapshots
+	be.PutUint64(p[64:], 0)
 	extensions, autoclear := int64(headerLenV2), uint64(0)
 	if be.Uint32(p[4:]) >= 3 && len(p) >= headerLenV3 {
 		autoclear, extensions = be.Uint64(p[88:]), int64(be.Uint32(p[100:]))

@@ -102,7 +102,7 @@ func TestCheckFindings(t *testing.T) {
 		{"encryption header and no encryption", mutate(mutate(plain, hl, 8, 0x0537be77<<32|16), hl+24, 8, 0), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, hl + 8},
 		{"encryption header too short", mutate(mutate(mutate(plain, 32, 4, 2), hl, 8, 0x0537be77<<32|8), hl+16, 8, 0), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, hl + 8},
 		{"LUKS and no encryption header", mutate(mutate(plain, 32, 4, 2), hl, 8, 0), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, 32},
-		{"backing file format too long", mutate(mutate(plain, hl, 8, 0xe2792aca<<32|16), hl+24, 8, 0), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, hl + 8},
+		{"backing file format too long", mutate(mutate(plain, hl, 8, 0xe2792aca<<32|16), hl+24, 8, 0), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, hl},
 		{"no L1 table, unaligned", mutate(testdata.Read("qcow2/qemu-size-0.qcow2"), 40, 8, 0x30200), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, 40},
 		{"backing file name too long", mutate(mutate(plain, 8, 8, 0x200), 16, 4, 1024), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, 8},
 		{"header extension too long", mutate(plain, hl, 8, 1<<32|1<<31), qcow.Failed, qcow.CheckError, qcow.FoundBadHeader, hl},
@@ -123,7 +123,7 @@ func TestCheckFindings(t *testing.T) {
 				require.NotContains(t, f.String(), "\n")
 			}
 			require.True(t, found, "no %s %s at %#x in %v", tt.severity, tt.kind, tt.offset, result.Findings)
-			if sample(i) {
+			if chosen(i) {
 				p.add(requireParity(t, peer.Require(t, "qemu-img"), write(t, "a.qcow2", tt.file), tt.file))
 			}
 		})
@@ -159,7 +159,7 @@ func TestCheckRefuses(t *testing.T) {
 			var fe *disk.FormatError
 			require.ErrorAs(t, err, &fe)
 			require.Equal(t, tt.reason, fe.Reason, "%v", err)
-			if sample(i) {
+			if chosen(i) {
 				p.add(requireParity(t, peer.Require(t, "qemu-img"), write(t, "a.qcow2", tt.file), tt.file))
 			}
 		})
@@ -242,7 +242,7 @@ func (e endless) ReadAt(p []byte, off int64) (int, error) {
 // TestCheckWidths: counters of each width are read from where QEMU writes them.
 func TestCheckWidths(t *testing.T) {
 	for i, bits := range []int{1, 2, 4, 8, 16, 32, 64} {
-		if !sample(i) {
+		if !chosen(i) {
 			continue
 		}
 		t.Run(fmt.Sprint(bits), func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestSnapshots(t *testing.T) {
 			require.NoError(t, err, tt.name)
 			require.Equal(t, tt.verdict, result.Verdict(), "%s: %v", tt.name, result.Findings)
 			require.Len(t, result.Snapshots, tt.listed, tt.name)
-			if sample(i) {
+			if chosen(i) {
 				requireParity(t, m.img, write(t, "a.qcow2", tt.file), tt.file)
 			}
 		}
@@ -387,7 +387,7 @@ func TestBitmaps(t *testing.T) {
 		_, err = open(t, tt.file).Bitmaps()
 		var fe *disk.FormatError
 		require.ErrorAs(t, err, &fe, tt.name)
-		if sample(i) {
+		if chosen(i) {
 			requireParity(t, m.img, write(t, "a.qcow2", tt.file), tt.file)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -146,9 +145,9 @@ func requireParity(t *testing.T, qemu, path string, file []byte, image ...string
 	return theirs
 }
 
-// sample says whether case i of a list is held against qemu-img: all are, but in short runs
+// chosen says whether case i of a list is held against qemu-img: all are, but in short runs
 // each fourth, since to start a program takes longer than the check.
-func sample(i int) bool { return !testing.Short() || i%4 == 3 }
+func chosen(i int) bool { return !testing.Short() || i%4 == 3 }
 
 // write stores file as name in a new folder and returns its path.
 func write(t testing.TB, name string, file []byte) string {
@@ -182,7 +181,7 @@ func TestCheckFixtures(t *testing.T) {
 				}
 				require.Equal(t, want, result.Verdict(), "%v", result.Findings)
 			}
-			if f.Refused == string(disk.Encrypted) || f.Refused == string(disk.ExternalDataFile) || !sample(i) {
+			if f.Refused == string(disk.Encrypted) || f.Refused == string(disk.ExternalDataFile) || !chosen(i) {
 				return
 			}
 			p.add(requireParity(t, peer.Require(t, "qemu-img"), write(t, "a.qcow2", file), file))
@@ -304,16 +303,6 @@ func (m *maker) step(v3 bool) {
 	}
 }
 
-// newSeed returns ARCHDISK_SEED, to repeat a run, or a seed that it prints.
-func newSeed(t testing.TB) uint64 {
-	seed := rand.Uint64()
-	if s, err := strconv.ParseUint(os.Getenv("ARCHDISK_SEED"), 10, 64); err == nil {
-		seed = s
-	}
-	t.Logf("ARCHDISK_SEED=%d", seed)
-	return seed
-}
-
 // TestCheckMade: images that were written, discarded, snapshotted, resized and amended at
 // random, by programs that were killed at times, are judged as qemu-img judges them.
 func TestCheckMade(t *testing.T) {
@@ -321,7 +310,7 @@ func TestCheckMade(t *testing.T) {
 	if testing.Short() {
 		n = 4
 	}
-	seed := newSeed(t)
+	seed := seedOf(t)
 	var p parity
 	t.Run("seeds", func(t *testing.T) {
 		for i := range n {
@@ -489,7 +478,7 @@ func TestCheckDamaged(t *testing.T) {
 	if testing.Short() {
 		images, edits = 2, 8
 	}
-	seed := newSeed(t)
+	seed := seedOf(t)
 	var p parity
 	t.Run("seeds", func(t *testing.T) {
 		for i := range images {
@@ -509,7 +498,7 @@ func TestCheckKinds(t *testing.T) {
 	if testing.Short() {
 		edits = 0
 	}
-	seed := newSeed(t)
+	seed := seedOf(t)
 	var p parity
 	t.Run("kinds", func(t *testing.T) {
 		for i, tt := range []struct {
@@ -534,7 +523,7 @@ func TestCheckKinds(t *testing.T) {
 			{"version 2, compressed", "compat=0.10", "write -c -P 1 1M 128k", 0},
 			{"zstd", "compression_type=zstd", "write -c -P 1 1M 128k", 0},
 		} {
-			if !sample(i) {
+			if !chosen(i) {
 				continue
 			}
 			t.Run(tt.name, func(t *testing.T) {

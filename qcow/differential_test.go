@@ -107,8 +107,7 @@ func TestOutOfOrder(t *testing.T) {
 	if testing.Short() {
 		seeds = 2
 	}
-	base := rand.Uint64()
-	t.Logf("seed %d", base)
+	base := seedOf(t)
 	for i := range seeds {
 		compression := []string{"zlib", "zstd"}[i%2]
 		t.Run(fmt.Sprintf("random writes %d", i), func(t *testing.T) {

@@ -80,6 +80,10 @@ func (h *Header) readExtensions(p []byte) (names map[uint8]string, err error) {
 		case extensionBackingFormat:
 			h.BackingFormat = string(data)
 			return e.checkBackingFormat()
+		case extensionCrypto:
+			if h.CryptMethod != cryptLUKS { // QEMU's rule
+				return fault(disk.BadHeader, e.String(), e.Data.Off-8, extensionCrypto, "encryption method %d has none", h.CryptMethod)
+			}
 		case extensionDataFile:
 			h.DataFile = string(data)
 		case extensionFeatures:
@@ -91,7 +95,7 @@ func (h *Header) readExtensions(p []byte) (names map[uint8]string, err error) {
 
 func (e Extension) checkBackingFormat() error {
 	if e.Data.Len >= 16 { // QEMU's limit
-		return fault(disk.BadHeader, "backing file format", e.Data.Off, extensionBackingFormat, "%d bytes long, at most 15 are allowed", e.Data.Len)
+		return fault(disk.BadHeader, e.String(), e.Data.Off-8, extensionBackingFormat, "%d bytes long, at most 15 are allowed", e.Data.Len)
 	}
 	return nil
 }

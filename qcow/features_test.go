@@ -40,51 +40,6 @@ func TestExtensions(t *testing.T) {
 	require.Equal(t, "data.raw", h.DataFile)
 }
 
-// TestSubclusters: extended L2 entries broken one at a time, and those that QEMU reads.
-func TestSubclusters(t *testing.T) {
-	good := testdata.Read("qcow2/qemu-extended-l2.qcow2") // 3 KiB at 100 KiB, clusters of 16 KiB
-	_, l2 := tablesOf(t, good)
-	at := l2
-	for ; binary.BigEndian.Uint64(good[at:]) == 0; at += 16 {
-	}
-	bitmap := binary.BigEndian.Uint64(good[at+8:])
-	require.Equal(t, uint64(0x3f<<8), bitmap, "subclusters of 512 bytes, 4 to 7 KiB of the cluster")
-	want := readAll(t, good)
-	for _, tt := range []struct {
-		name   string
-		file   []byte
-		reason disk.Reason // "": reads as before
-	}{
-		{"allocated and zero", mutate(good, at+8, 8, bitmap|1<<40), disk.BadEntry},
-		{"allocated and no cluster", mutate(good, at, 8, 0), disk.BadEntry},
-		{"unaligned", mutate(good, at, 8, binary.BigEndian.Uint64(good[at:])+512), disk.BadEntry},
-		{"bit 0 is no zero flag", mutate(good, at, 8, binary.BigEndian.Uint64(good[at:])|1), ""},
-		{"zero without a cluster", mutate(good, l2+8, 8, 0xffffffff<<32), ""},
-		{"zero beside data", mutate(good, at+8, 8, bitmap|1<<32), ""},
-		{"clusters of 8 KiB", mutate(good, 20, 4, 13), disk.BadClusterSize},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if tt.reason == "" {
-				disktest.TestDisk(t, qcowCase(tt.file, want))
-				return
-			}
-			for _, src := range []disk.Source{disk.File(bytes.NewReader(tt.file), int64(len(tt.file))), disk.Stream(bytes.NewReader(tt.file))} {
-				_, err := qcowCase(tt.file, nil).Convert(t.Context(), tt.file, src, new(disktest.Memory), disk.ConvertOptions{})
-				var fe *disk.FormatError
-				require.ErrorAs(t, err, &fe)
-				require.Equal(t, tt.reason, fe.Reason)
-			}
-			img, err := qcow.Open(bytes.NewReader(tt.file), int64(len(tt.file)), qcow.OpenOptions{})
-			if err == nil {
-				_, err = img.ReadAt(make([]byte, img.Size()), 0)
-			}
-			var fe *disk.FormatError
-			require.ErrorAs(t, err, &fe)
-			require.Equal(t, tt.reason, fe.Reason)
-		})
-	}
-}
-
 // TestLenient: what is refused as corrupt is read when asked for.
 func TestLenient(t *testing.T) {
 	lenient := disk.Limits{Lenient: true}
@@ -121,8 +76,7 @@ func TestLenient(t *testing.T) {
 // TestExtents: the map of an image is the one that qemu-img map gives.
 func TestExtents(t *testing.T) {
 	qemu, qemuIO := peer.Require(t, "qemu-img"), peer.Require(t, "qemu-io")
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := seedOf(t)
 	for i, opts := range []string{"cluster_size=4k", "cluster_size=64k,extended_l2=on", "cluster_size=16k,extended_l2=on", "cluster_size=512", "compat=0.10,cluster_size=64k"} {
 		t.Run(opts, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, uint64(i)))

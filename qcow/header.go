@@ -38,8 +38,11 @@ const (
 	autoclearRawData = 1 << 1 // the external data file is a raw image
 )
 
-// cryptLUKS is the encryption method LUKS. Spec: qcow2, Header.
-const cryptLUKS = 2
+// Values of crypt_method. Spec: qcow2, Header.
+const (
+	cryptAES  = 1
+	cryptLUKS = 2
+)
 
 // Header is the header of a QCOW2 image that has been found sound. Whether the image can be
 // read by itself is said by [Header.Readable]. Offsets and sizes are in bytes.
@@ -199,8 +202,8 @@ func (h *Header) readable(l disk.Limits, open OpenFunc) error {
 		return fault(disk.BackingFile, "backing_file_offset", 8, uint64(h.BackingFileOffset), "the image is only what differs from another file%s, which is not opened", named(h.BackingFile))
 	case h.Incompatible&incompatCorrupt != 0 && !l.Lenient:
 		return fault(disk.CorruptBit, "incompatible_features", 72, h.Incompatible, "its last user marked the image as corrupt")
-	case h.CryptMethod == 1:
-		return fault(disk.Encrypted, "crypt_method", 32, 1, "AES-encrypted, its key would be needed")
+	case h.CryptMethod == cryptAES:
+		return fault(disk.Encrypted, "crypt_method", 32, cryptAES, "AES-encrypted, its key would be needed")
 	case h.CryptMethod == cryptLUKS:
 		return fault(disk.Encrypted, "crypt_method", 32, cryptLUKS, "LUKS-encrypted, its passphrase would be needed")
 	}
@@ -272,7 +275,7 @@ func (h *Header) checkTables(t tables, limits disk.Limits) error {
 		return fault(disk.LimitExceeded, "l1_size", 36, uint64(t.l1Size), "a L1 table of %d bytes, %d allowed", need*8, limits.Metadata)
 	}
 	var err error
-	if h.L1Size > 0 {
+	if h.L1Size > 0 || t.l1Offset != 0 {
 		if h.L1TableOffset, err = h.place("l1_table_offset", 40, t.l1Offset, h.L1Size*8); err != nil {
 			return err
 		}
@@ -291,7 +294,7 @@ func (h *Header) checkTables(t tables, limits disk.Limits) error {
 	if h.Snapshots > maxSnapshots {
 		return fault(disk.LimitExceeded, "nb_snapshots", 60, uint64(h.Snapshots), "at most %d", maxSnapshots)
 	}
-	if h.Snapshots > 0 {
+	if h.Snapshots > 0 || t.snapshotsOffset != 0 { // QEMU looks at the place of a table of nothing too
 		h.SnapshotsOffset, err = h.place("snapshots_offset", 64, t.snapshotsOffset, 0)
 	}
 	return err

@@ -19,15 +19,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// seedOf returns the seed of a random test: ARCHDISK_SEED, to have a run again, or a new one.
-func seedOf(t *testing.T) uint64 {
+// seedOf returns the seed of a random test and prints it: ARCHDISK_SEED, to have a run again,
+// or a new one.
+func seedOf(t testing.TB) uint64 {
 	t.Helper()
+	seed := rand.Uint64()
 	if s := os.Getenv("ARCHDISK_SEED"); s != "" {
-		seed, err := strconv.ParseUint(s, 10, 64)
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
-		return seed
 	}
-	return rand.Uint64()
+	t.Logf("ARCHDISK_SEED=%d", seed)
+	return seed
 }
 
 // sample is one image of the matrix: how the peer is to make it.

@@ -179,7 +179,7 @@ var errInjected = errors.New("injected")
 
 // TestFailedRead: each read of the source fails once and is reported.
 func TestFailedRead(t *testing.T) {
-	raw := text(5 << 19)
+	raw := prose(5 << 19)
 	for _, codec := range codecs() {
 		for n := 1; ; n++ {
 			src := &failingDisk{Reader: bytes.NewReader(raw), nth: n}
@@ -355,16 +355,16 @@ func TestMisuse(t *testing.T) {
 	}
 	for _, codec := range codecs() {
 		w := create(qcow.CreateOptions{Compression: codec, ClusterSize: 512})
-		_, err := w.WriteAt(text(64<<10), 0)
+		_, err := w.WriteAt(prose(64<<10), 0)
 		require.NoError(t, err)
-		_, err = w.WriteAt(text(512), 512)
+		_, err = w.WriteAt(prose(512), 512)
 		require.ErrorContains(t, err, "written twice", codec.String())
 		require.ErrorContains(t, w.Finish(t.Context()), "written twice", "an error is final")
 	}
-	_, err := create(qcow.CreateOptions{}).WriteAt(text(512), 1<<20-100)
+	_, err := create(qcow.CreateOptions{}).WriteAt(prose(512), 1<<20-100)
 	require.ErrorContains(t, err, "of a disk of 1048576 bytes")
 	require.ErrorContains(t, create(qcow.CreateOptions{}).ZeroRange(-1, 5), "of a disk")
-	require.Error(t, create(qcow.CreateOptions{}).PutAt(t.Context(), 0, disk.Range{Len: 5}, text(6)))
+	require.Error(t, create(qcow.CreateOptions{}).PutAt(t.Context(), 0, disk.Range{Len: 5}, prose(6)))
 
 	w := create(qcow.CreateOptions{})
 	require.NoError(t, w.Finish(t.Context()))
@@ -374,7 +374,7 @@ func TestMisuse(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w = create(qcow.CreateOptions{})
 	wait := make(chan error)
-	go func() { wait <- w.PutAt(ctx, 1, disk.Range{Len: 512}, text(512)) }()
+	go func() { wait <- w.PutAt(ctx, 1, disk.Range{Len: 512}, prose(512)) }()
 	cancel()
 	require.ErrorIs(t, <-wait, context.Canceled, "piece 0 never comes")
 	require.ErrorIs(t, w.Finish(t.Context()), context.Canceled)
@@ -388,7 +388,7 @@ type changing struct {
 
 func (c changing) ReadAt(p []byte, off int64) (int, error) {
 	*c.reads++
-	copy(p, text(len(p)-*c.reads))
+	copy(p, prose(len(p)-*c.reads))
 	return len(p), nil
 }
 
@@ -403,7 +403,7 @@ func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, way := range ways() {
-		_, err := way.write(ctx, text(1<<20), qcow.CreateOptions{Compression: disk.Deflate})
+		_, err := way.write(ctx, prose(1<<20), qcow.CreateOptions{Compression: disk.Deflate})
 		require.ErrorIs(t, err, context.Canceled, way.name)
 	}
 	raw := guest(600<<10, 17)

@@ -19,7 +19,7 @@ import (
 // number of workers agree on it.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add([]byte("some data"), uint8(0), uint8(0), uint64(1))
-	f.Add(text(3000), uint8(3), uint8(1), uint64(2))
+	f.Add(prose(3000), uint8(3), uint8(1), uint64(2))
 	f.Add(noise(3000, 9), uint8(7), uint8(2), uint64(3))
 	f.Fuzz(func(t *testing.T, seed []byte, bits, codec uint8, shape uint64) {
 		rnd := rand.New(rand.NewPCG(shape, 0))
@@ -35,7 +35,7 @@ func FuzzRoundTrip(f *testing.F) {
 		var stream bytes.Buffer
 		_, err := qcow.Encode(t.Context(), &stream, bytes.NewReader(raw), o)
 		require.NoError(t, err)
-		sameDisk(t, stream.Bytes(), raw)
+		imageIs(t, stream.Bytes(), raw)
 		forward(t, stream.Bytes())
 
 		var first []byte
@@ -47,7 +47,7 @@ func FuzzRoundTrip(f *testing.F) {
 			require.NoError(t, w.Finish(t.Context()))
 			w.Close()
 			image := file.bytes()
-			sameDisk(t, image, raw)
+			imageIs(t, image, raw)
 			forward(t, image)
 			if first == nil {
 				first = image
@@ -64,7 +64,7 @@ func BenchmarkWrite(b *testing.B) {
 	var raw []byte
 	for i := range 12 {
 		raw = append(raw, part...)
-		raw = append(raw, text(4<<20)...)
+		raw = append(raw, prose(4<<20)...)
 		raw = append(raw, noise(2<<20, uint64(i))...)
 		raw = append(raw, make([]byte, 8<<20)...)
 	}

@@ -69,7 +69,7 @@ func noise(n int, seed uint64) []byte {
 	return p
 }
 
-func text(n int) []byte {
+func prose(n int) []byte {
 	var b bytes.Buffer
 	for i := 0; b.Len() < n; i++ {
 		fmt.Fprintf(&b, "Jan %2d %02d:%02d:%02d host%d unit[%d]: state %x of job %d\n", i%31, i%24, i%60, i%59, i%7, (i%997)*(i%997), uint32(i)*2654435761, i)
@@ -82,7 +82,7 @@ func contents(n int) []content {
 	sparse := make([]byte, n+disk.SectorSize)
 	copy(sparse[n/3+100:], "a byte or two")
 	copy(sparse[n:], "the very end")
-	mixed := append(text(n/2), noise(n/2, 2)...)
+	mixed := append(prose(n/2), noise(n/2, 2)...)
 	for off := 0; off+8192 < len(mixed); off += 96 << 10 {
 		copy(mixed[off:off+8192], mixed[len(mixed)-8192:])
 		clear(mixed[off+8192 : min(off+20000, len(mixed))])
@@ -91,9 +91,9 @@ func contents(n int) []content {
 	return []content{
 		{"nothing", nil},
 		{"zeros", make([]byte, n)},
-		{"sector", text(disk.SectorSize)},
+		{"sector", prose(disk.SectorSize)},
 		{"sparse", sparse},
-		{"text", text(n + 3*disk.SectorSize)},
+		{"text", prose(n + 3*disk.SectorSize)},
 		{"noise", noise(n-disk.SectorSize, 1)},
 		{"ones", ones},
 		{"mixed", mixed},
@@ -112,7 +112,7 @@ func qemuAgrees(t *testing.T, qemu string, image, raw []byte) {
 	peer.Run(t, qemu, "compare", "-f", "qcow2", "-F", "raw", a, b)
 }
 
-func sameDisk(t *testing.T, image, raw []byte) {
+func imageIs(t *testing.T, image, raw []byte) {
 	t.Helper()
 	img, err := qcow.Open(bytes.NewReader(image), int64(len(image)), qcow.OpenOptions{})
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestWrite(t *testing.T) {
 						t.Parallel()
 						image, err := way.write(t.Context(), c.raw, qcow.CreateOptions{ClusterSize: cs, Compression: codec, Workers: 3})
 						require.NoError(t, err)
-						sameDisk(t, image, c.raw)
+						imageIs(t, image, c.raw)
 						stats := forward(t, image)
 						// Refcount blocks, and the end of what is packed before each L2 table.
 						clusters := int64(len(image)) / cs
@@ -277,11 +277,11 @@ func sum(p []byte) string {
 
 // goldenDisk has clusters of every kind.
 func goldenDisk() []byte {
-	p := append(text(700<<10), noise(300<<10, 3)...)
+	p := append(prose(700<<10), noise(300<<10, 3)...)
 	p = append(p, make([]byte, 500<<10)...)
-	p = append(p, text(90<<10)...)
+	p = append(p, prose(90<<10)...)
 	p = append(p, noise(70<<10, 4)...)
-	return append(p, text(512*3)...)
+	return append(p, prose(512*3)...)
 }
 
 // TestReproducible: the same disk and options give the same bytes on every machine, with any
@@ -412,7 +412,7 @@ func TestConvertReproducible(t *testing.T) {
 					require.NoError(t, err)
 					require.NoError(t, w.Finish(t.Context()))
 					got := to.bytes()
-					sameDisk(t, got, raw)
+					imageIs(t, got, raw)
 					if want == "" {
 						want = sum(got)
 					}
@@ -456,7 +456,7 @@ func TestPutAt(t *testing.T) {
 						require.NoError(t, w.Close())
 						require.EqualValues(t, disk.DefaultMemory, b.Left())
 						image := f.bytes()
-						sameDisk(t, image, raw)
+						imageIs(t, image, raw)
 						require.Equal(t, int64(len(image)), w.Stats().FileSize)
 						if want == "" {
 							want = sum(image)
@@ -472,7 +472,7 @@ func TestPutAt(t *testing.T) {
 
 // TestAssemblyFull: clusters in pieces beyond the memory for them are stored plain.
 func TestAssemblyFull(t *testing.T) {
-	raw := text(10 << 20)
+	raw := prose(10 << 20)
 	const cs = 1 << 20
 	var f memFile
 	w, err := qcow.Create(&f, int64(len(raw)), qcow.CreateOptions{ClusterSize: cs, Compression: disk.Deflate})
@@ -486,7 +486,7 @@ func TestAssemblyFull(t *testing.T) {
 	}
 	require.NoError(t, w.Finish(t.Context()))
 	require.Equal(t, qcow.Stats{Size: 10 << 20, FileSize: f.size, Data: 10, Compressed: 8}, w.Stats())
-	sameDisk(t, f.bytes(), raw)
+	imageIs(t, f.bytes(), raw)
 	qemuAgrees(t, peer.Require(t, "qemu-img"), f.bytes(), raw)
 }
 
@@ -507,7 +507,7 @@ func TestPartlyWritten(t *testing.T) {
 			require.NoError(t, w.ZeroRange(700<<10, 5))
 			require.NoError(t, w.Finish(t.Context()))
 			require.EqualValues(t, 4, w.Stats().Data)
-			sameDisk(t, f.bytes(), raw)
+			imageIs(t, f.bytes(), raw)
 			qemuAgrees(t, peer.Require(t, "qemu-img"), f.bytes(), raw)
 		})
 	}
