@@ -204,8 +204,8 @@ func (b *bench) checked() int {
 	return report.Corruptions
 }
 
-// iotest is one of QEMU's own tests of its QCOW2 driver, and what was made of its subject here.
-type iotest struct {
+// peerCase is one of QEMU's own tests of its QCOW2 driver, and what was made of its subject here.
+type peerCase struct {
 	number, subject, ours string
 	run                   func(b *bench)
 }
@@ -220,8 +220,8 @@ func packs() (list []string) {
 	return list
 }
 
-func iotests() []iotest {
-	return []iotest{
+func iotests() []peerCase {
+	return []peerCase{
 		{"001", "simple reads and writes", "aligned writes over each other", func(b *bench) {
 			b.create("", "2M")
 			b.run("write -P 10 0 2M", "write -P 11 0 1M", "write -P 12 1M 64k")
