@@ -46,6 +46,7 @@ type randomAccess interface {
 func (r *run) reader(ctx context.Context, in io.Reader) error {
 	defer r.timer.enter(StageUnpack)()
 	if file, ok := in.(randomAccess); ok {
+		r.length = file.Size()
 		head := make([]byte, min(archive.HeadSize, file.Size()))
 		if _, err := io.ReadFull(io.NewSectionReader(file, 0, int64(len(head))), head); err != nil {
 			return at(StageFetch, err)
@@ -92,6 +93,9 @@ func (r *run) unwrap(file io.Reader, use func(s *archive.Stream, head []byte) er
 		return err
 	}
 	defer s.Close()
+	if s.Compression != archive.None {
+		r.length = -1
+	}
 	head, err := s.Head()
 	if err != nil {
 		return err
@@ -200,24 +204,26 @@ func (r *run) decode(ctx context.Context, head []byte, src disk.Source) error {
 		return at(StageProbe, err)
 	}
 	size := r.res.VirtualSize
+	if r.res.Format == formats.Raw {
+		size = r.length
+	}
 	r.count.diskSize.Store(size)
 	if r.o.Size > 0 {
 		size = r.o.Size // the image is no larger, and is grown to it
 	}
 	if r.begun { // by what a link in the same layer then proved not to be the disk
-		r.conv.Close()
+		r.closeConversion()
 		if err := r.dst.Abort(); err != nil {
 			return at(StageWrite, err)
 		}
 	}
-	r.begun = true
-	r.conv = disk.NewConverter(writeGuard{r}, layout, disk.ConvertOptions{
+	if err := r.begin(ctx, size); err != nil {
+		return err
+	}
+	r.conv = disk.NewConverter(r.out.WriterAt, layout, disk.ConvertOptions{
 		Workers: r.o.Workers, Budget: r.o.Budget, VirtualSize: r.o.Limits.VirtualSize, Counters: &r.count.disk,
 		Scratch: r.o.Scratch, Passes: r.passes, NoGuess: r.noGuess,
 	})
-	if err := r.dst.Begin(ctx, size); err != nil {
-		return at(StageWrite, err)
-	}
 	return r.pass(ctx, src)
 }
 
@@ -236,12 +242,7 @@ func (r *run) pass(ctx context.Context, src disk.Source) (err error) {
 	}
 	r.size, r.res.VirtualSize = stats.Size, stats.Size
 	r.count.diskSize.Store(stats.Size)
-	if z, ok := r.dst.(disk.Zeroer); ok && r.o.Size > stats.Size {
-		if err := z.ZeroRange(stats.Size, r.o.Size-stats.Size); err != nil {
-			return at(StageWrite, &disk.WriteError{Offset: stats.Size, Len: r.o.Size - stats.Size, Err: err})
-		}
-	}
-	return nil
+	return r.out.finish(ctx, stats.Size, max(stats.Size, r.o.Size))
 }
 
 // tooLarge turns the disk package's word for a disk beyond the limit into ours, which has
@@ -254,36 +255,17 @@ func (r *run) tooLarge(err error) error {
 	return err
 }
 
-// writeGuard passes writes on to the target. A failed one ends the download, which may be
-// waiting for a network that has nothing to say.
-type writeGuard struct{ *run }
-
-func (g writeGuard) WriteAt(p []byte, off int64) (int, error) {
-	n, err := g.dst.WriteAt(p, off)
-	if err != nil {
-		g.cancel(&disk.WriteError{Offset: off, Len: int64(len(p)), Err: err})
-	}
-	return n, err
-}
-
-func (g writeGuard) ZeroRange(off, n int64) error {
-	z, ok := g.dst.(disk.Zeroer)
-	if !ok {
-		return nil
-	}
-	err := z.ZeroRange(off, n)
-	if err != nil {
-		g.cancel(&disk.WriteError{Offset: off, Len: n, Err: err})
-	}
-	return err
-}
-
 // verify reads the finished disk back where something is expected of it.
 func (r *run) verify(ctx context.Context) error {
 	if r.o.ExpectSHA256 == "" && !r.o.HashDisk {
 		return nil
 	}
 	defer r.timer.enter(StageVerify)()
+	finished, done, err := r.out.disk(r.dst)
+	if err != nil {
+		return at(StageVerify, err)
+	}
+	defer done()
 	sum := sha256.New()
 	buf := make([]byte, readChunk)
 	for off := int64(0); off < r.size; {
@@ -291,7 +273,7 @@ func (r *run) verify(ctx context.Context) error {
 			return at(StageVerify, err)
 		}
 		p := buf[:min(int64(len(buf)), r.size-off)]
-		n, err := r.dst.ReadAt(p, off)
+		n, err := finished.ReadAt(p, off)
 		if err == io.EOF { // nothing was written from here on: the length comes with the commit
 			clear(p[n:])
 			n = len(p)

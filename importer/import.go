@@ -41,7 +41,9 @@ type run struct {
 	take    func(ctx context.Context, file io.Reader) error // what to do with the disk image file
 	count   counters
 	begun   bool
+	length  int64           // of the disk image file, -1 while not known
 	conv    *disk.Converter // of the disk that was found
+	out     output          // what that writes to
 	passes  int             // over the image file that can be had
 	more    bool            // another one is needed
 	noGuess bool            // after a wrong one about what stands in the image file
@@ -52,7 +54,7 @@ type run struct {
 }
 
 func newRun(dst Target, o Options) *run {
-	r := &run{o: o.withDefaults(), dst: dst, size: -1, res: &Result{VirtualSize: -1}, timer: newStopwatch()}
+	r := &run{o: o.withDefaults(), dst: dst, size: -1, length: -1, res: &Result{VirtualSize: -1}, timer: newStopwatch()}
 	r.take = r.convert
 	r.count.diskSize.Store(-1)
 	return r
@@ -68,9 +70,7 @@ func (r *run) finish(ctx context.Context, work func(context.Context) error) (*Re
 	if err == nil {
 		err = work(ctx)
 	}
-	if r.conv != nil {
-		r.conv.Close()
-	}
+	r.closeConversion()
 	if err == nil && r.begun {
 		err = r.verify(ctx)
 	}
@@ -193,11 +193,11 @@ func (r *run) commit(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return at(StageCommit, err)
 	}
-	size := max(r.size, r.o.Size)
-	if err := r.dst.Commit(ctx, size); err != nil {
+	if err := r.dst.Commit(ctx, r.out.length); err != nil {
 		return at(StageCommit, err)
 	}
-	r.res.Size = size
+	r.res.Size = max(r.size, r.o.Size)
+	r.res.FileSize = r.out.length
 	return nil
 }
 

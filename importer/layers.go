@@ -131,6 +131,7 @@ func (p *pass) tar(ctx context.Context, r io.Reader, d ocispec.Descriptor) error
 			continue
 		}
 		p.res.LayerDigest, p.res.Entry = d.Digest.String(), archive.Clean(h.Name)
+		p.length = h.Size
 		if err := p.take(ctx, entries); err == errProbed {
 			return err
 		} else if err == io.ErrUnexpectedEOF {
@@ -154,6 +155,6 @@ func (p *pass) disk(ctx context.Context, r io.Reader, d ocispec.Descriptor) erro
 	if err != nil || !take {
 		return err
 	}
-	p.res.LayerDigest, p.res.Entry = d.Digest.String(), name
+	p.res.LayerDigest, p.res.Entry, p.length = d.Digest.String(), name, -1
 	return p.take(ctx, r)
 }

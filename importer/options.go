@@ -9,6 +9,7 @@ import (
 	"github.com/archdisk/archdisk/arch"
 	"github.com/archdisk/archdisk/platform"
 	"github.com/archdisk/archdisk/qcow/disk"
+	"github.com/archdisk/archdisk/qcow/formats"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -30,6 +31,10 @@ type Options struct {
 	// Size is the size of the resulting disk, a multiple of 512: a smaller image is grown, a larger
 	// one refused. 0: the image's own.
 	Size int64
+	// Format of the result: raw, which is the default, or qcow2.
+	Format formats.Format
+	// Compression of the clusters of a qcow2 image: [disk.Plain], [disk.Deflate] or [disk.Zstd].
+	Compression disk.Codec
 	// ExpectSHA256 is the hex SHA-256 that the decoded disk must have, as the image has it,
 	// before it is grown. "": not checked.
 	ExpectSHA256 string
@@ -112,6 +117,9 @@ func missing(what string) error { return fmt.Errorf("%w: no %s", ErrOptions, wha
 func (o Options) check() error {
 	if o.Size < 0 || o.Size%disk.SectorSize != 0 {
 		return fmt.Errorf("%w: a disk of %d bytes is no multiple of %d", ErrOptions, o.Size, disk.SectorSize)
+	}
+	if err := o.checkOutput(); err != nil {
+		return err
 	}
 	if s := o.ExpectSHA256; s != "" {
 		if p, err := hex.DecodeString(s); err != nil || len(p) != sha256.Size {

@@ -17,8 +17,9 @@ type Result struct {
 	LayerDigest    string            `json:"layer_digest,omitempty"`
 	Entry          string            `json:"entry,omitempty"` // path of the disk in the image
 	Format         formats.Format    `json:"format,omitempty"`
-	VirtualSize    int64             `json:"virtual_size"`   // of the image, -1 while not known
-	Size           int64             `json:"size,omitempty"` // of the resulting disk
+	VirtualSize    int64             `json:"virtual_size"`        // of the image, -1 while not known
+	Size           int64             `json:"size,omitempty"`      // of the resulting disk
+	FileSize       int64             `json:"file_size,omitempty"` // of the file that holds it: Size, but for a qcow2 image
 	BytesFetched   int64             `json:"bytes_fetched"`
 	BytesWritten   int64             `json:"bytes_written"`
 	BytesZeroed    int64             `json:"bytes_zeroed"`

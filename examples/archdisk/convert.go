@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/archdisk/archdisk/importer"
+	"github.com/archdisk/archdisk/qcow/disk"
 	"github.com/spf13/cobra"
 )
 
@@ -19,17 +20,19 @@ func (a *app) convert() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "convert SRC DEST",
 		Short: "Convert a disk image file",
-		Long: `Convert the disk image SRC, or standard input if SRC is -, to the raw disk DEST.
+		Long: `Convert the disk image SRC, or standard input if SRC is -, to the raw disk DEST, or
+with --format qcow2 to an image.
 
 gzip, zstd and xz around SRC are unwrapped; of a tar archive its only file is
 taken, or the one at --path.`,
 		Args: cobra.ExactArgs(2),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := notYet(c, map[string]string{"format": "raw", "compress": "none"}); err != nil {
-			return err
+		codec := map[string]disk.Codec{"none": disk.Plain, "zlib": disk.Deflate, "zstd": disk.Zstd}[compress.value]
+		if codec != disk.Plain && to.format.value != "qcow2" {
+			return usage("--compress %s is for --format qcow2", compress.value)
 		}
-		o := importer.Options{Path: path}
+		o := importer.Options{Path: path, Compression: codec}
 		return to.write(c, out, args[1], o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
 			in, err := openInput(c.Context(), args[0], c.InOrStdin())
 			if err != nil {

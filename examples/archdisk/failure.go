@@ -116,6 +116,8 @@ func wording(c *cobra.Command, err error) string {
 		return text + "; choose one with --arch"
 	case errors.Is(err, archive.ErrSeveral) && has("path") && !c.Flags().Changed("path"):
 		return text + "; choose one with --path"
+	case errors.Is(err, importer.ErrOptions) && has("size") && strings.HasSuffix(text, "state one"):
+		return strings.TrimSuffix(text, "state one") + "give --size"
 	case errors.Is(err, disk.ErrNeedsParking) && has("scratch"):
 		return text + "; give --scratch DIR with that much room, or more --memory"
 	}

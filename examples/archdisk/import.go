@@ -36,7 +36,7 @@ an existing DEST stays as it is.`,
 		if len(args) != 2 {
 			return usage("import: REF and DEST are needed; try archdisk import --help")
 		}
-		err := notYet(c, map[string]string{"format": "raw", "preallocate": "off", "policy": "",
+		err := notYet(c, map[string]string{"preallocate": "off", "policy": "",
 			"guest-check": "off", "chunks": "1"})
 		if err != nil {
 			return err

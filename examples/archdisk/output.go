@@ -40,7 +40,11 @@ func (o *outputFlags) done(c *cobra.Command, res *importer.Result, dest string) 
 		return json.NewEncoder(c.OutOrStdout()).Encode(report{Result: res})
 	}
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "%s\t%s (%d bytes), raw\n", dest, human(res.Size), res.Size)
+	what := "raw"
+	if res.FileSize != res.Size {
+		what = fmt.Sprintf("qcow2 in %s (%d bytes)", human(res.FileSize), res.FileSize)
+	}
+	fmt.Fprintf(w, "%s\t%s (%d bytes), %s\n", dest, human(res.Size), res.Size, what)
 	o.facts(w, res)
 	read := human(res.BytesFetched)
 	if res.Passes > 1 {

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/archdisk/archdisk/importer"
 	"github.com/archdisk/archdisk/importer/target"
+	"github.com/archdisk/archdisk/qcow/formats"
 	"github.com/spf13/cobra"
 )
 
@@ -31,7 +32,7 @@ func (f *diskFlags) write(c *cobra.Command, out outputFlags, dest string, o impo
 	if isDevice(dest) {
 		return usage("%s: block devices are not available yet", dest)
 	}
-	o.Size, o.Budget = int64(f.size), f.memory.budget()
+	o.Format, o.Size, o.Budget = formats.Format(f.format.value), int64(f.size), f.memory.budget()
 	if f.scratch != "" {
 		scratch, err := target.OpenScratch(f.scratch)
 		if err != nil {
