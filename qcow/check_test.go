@@ -96,7 +96,7 @@ func (p *parity) add(j judged) {
 }
 
 func (p *parity) String() string {
-	return fmt.Sprintf("%d images judged as qemu-img does, %d with its counts: %d clean, %d leaky, %d corrupt, %d refused or not checked to the end",
+	return fmt.Sprintf("parity: check: %d images judged as qemu-img does, %d with its counts: %d clean, %d leaky, %d corrupt, %d refused or not checked to the end",
 		p.clean+p.leaky+p.corrupt+p.refused, p.counted, p.clean, p.leaky, p.corrupt, p.refused)
 }
 

@@ -143,7 +143,7 @@ func TestLadder(t *testing.T) {
 					outcome = "a wrong guess"
 				}
 			}
-			t.Logf("%s: %d bytes parked in one pass, or %d passes with %d; %s", kind, memory.PeakParked, passes.Passes, passes.PeakParked, outcome)
+			t.Logf("parity: ladder: %s: %d bytes parked in one pass, or %d passes with %d; %s", kind, memory.PeakParked, passes.Passes, passes.PeakParked, outcome)
 		})
 	}
 }

@@ -139,7 +139,7 @@ func TestWrite(t *testing.T) {
 	}
 	var written, checked atomic.Int64
 	t.Cleanup(func() {
-		t.Logf("%d images read back, %d of them clean and identical for qemu-img", written.Load(), checked.Load())
+		t.Logf("parity: writer: %d images read back, %d of them clean and identical for qemu-img", written.Load(), checked.Load())
 	})
 	for _, cs := range sizes {
 		for _, codec := range codecs() {
@@ -246,7 +246,7 @@ func TestWriteSize(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d files compared, the worst: plain %+.2f %%, zlib %+.2f %%, zstd %+.2f %%", compared, worst[disk.Plain], worst[disk.Deflate], worst[disk.Zstd])
+	t.Logf("parity: writer: sizes of %d files compared, the worst: plain %+.2f %%, zlib %+.2f %%, zstd %+.2f %%", compared, worst[disk.Plain], worst[disk.Deflate], worst[disk.Zstd])
 }
 
 // libraries returns up to n bytes of machine code by other compilers: qemu-img's.
