@@ -242,7 +242,15 @@ func (r *run) pass(ctx context.Context, src disk.Source) (err error) {
 	}
 	r.size, r.res.VirtualSize = stats.Size, stats.Size
 	r.count.diskSize.Store(stats.Size)
-	return r.out.finish(ctx, stats.Size, max(stats.Size, r.o.Size))
+	if err := r.out.finish(ctx, stats.Size, max(stats.Size, r.o.Size)); err != nil {
+		return err
+	}
+	if w := r.out.image; w != nil { // which looks for zeros itself
+		data := min(w.Stats().Data*clusterSize, stats.Size)
+		r.count.disk.Written.Store(data)
+		r.count.disk.Zeroed.Store(stats.Size - data)
+	}
+	return nil
 }
 
 // tooLarge turns the disk package's word for a disk beyond the limit into ours, which has

@@ -86,7 +86,7 @@ func (r *run) finish(ctx context.Context, work func(context.Context) error) (*Re
 		}
 	}
 	stop()
-	r.res.BytesFetched = r.count.fetched.Load()
+	r.res.BytesFetched = r.count.read()
 	r.res.BytesWritten = r.count.disk.Written.Load()
 	r.res.BytesZeroed = r.count.disk.Zeroed.Load()
 	r.res.Seconds = r.timer.seconds()

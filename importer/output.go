@@ -18,6 +18,9 @@ type output struct {
 	length int64        // of what stands in the target, once it is finished
 }
 
+// clusterSize of the images that are written, in bytes: QEMU's default.
+const clusterSize = 64 << 10
+
 // begin prepares the target for a disk of size bytes, -1 if that is not known.
 func (r *run) begin(ctx context.Context, size int64) error {
 	qcow2 := r.o.Format == formats.QCOW2
@@ -36,7 +39,7 @@ func (r *run) begin(ctx context.Context, size int64) error {
 	if !qcow2 {
 		return nil
 	}
-	w, err := qcow.Create(writeGuard{r}, size, qcow.CreateOptions{Compression: r.o.Compression, Workers: r.o.Workers, Budget: r.o.Budget})
+	w, err := qcow.Create(writeGuard{r}, size, qcow.CreateOptions{ClusterSize: clusterSize, Compression: r.o.Compression, Workers: r.o.Workers, Budget: r.o.Budget})
 	if err != nil {
 		return at(StageWrite, err)
 	}

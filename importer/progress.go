@@ -20,6 +20,14 @@ type counters struct {
 // expect adds a blob that is about to be fetched to the total.
 func (c *counters) expect(d ocispec.Descriptor) { c.fetchTotal.Add(d.Size) }
 
+// read returns the bytes fetched. A file is not fetched; its reading position says as much.
+func (c *counters) read() int64 {
+	if n := c.fetched.Load(); n > 0 {
+		return n
+	}
+	return c.disk.Read.Load()
+}
+
 const progressInterval = 100 * time.Millisecond
 
 // progress reports until the function that it returns is called, which reports once more.
@@ -28,12 +36,8 @@ func (r *run) progress() (stop func()) {
 		return func() {}
 	}
 	report := func() {
-		fetched := r.count.fetched.Load()
-		if total := r.count.disk.Read.Load(); fetched == 0 {
-			fetched = total // a file is not fetched; its reading position says as much
-		}
 		r.o.Progress(Progress{
-			Fetched:    fetched,
+			Fetched:    r.count.read(),
 			FetchTotal: r.count.fetchTotal.Load(),
 			Done:       r.count.disk.Written.Load() + r.count.disk.Zeroed.Load(),
 			DiskSize:   r.count.diskSize.Load(),

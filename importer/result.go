@@ -20,7 +20,7 @@ type Result struct {
 	VirtualSize    int64             `json:"virtual_size"`        // of the image, -1 while not known
 	Size           int64             `json:"size,omitempty"`      // of the resulting disk
 	FileSize       int64             `json:"file_size,omitempty"` // of the file that holds it: Size, but for a qcow2 image
-	BytesFetched   int64             `json:"bytes_fetched"`
+	BytesFetched   int64             `json:"bytes_fetched"`       // or read, of a file
 	BytesWritten   int64             `json:"bytes_written"`
 	BytesZeroed    int64             `json:"bytes_zeroed"`
 	Passes         int               `json:"passes"` // over the layer that holds the disk

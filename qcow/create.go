@@ -18,12 +18,12 @@ type CreateOptions struct {
 	Counters    *disk.Counters // of [Encode] and [EncodeAt], told of progress; optional
 }
 
-// Stats is what became of a disk. Sizes are in bytes.
+// Stats is what became of a disk.
 type Stats struct {
-	Size       int64 // virtual size
-	FileSize   int64 // of the image
-	Data       int64 // clusters that hold data, compressed ones included
-	Compressed int64 // clusters that are compressed
+	Size       int64 // virtual size in bytes
+	FileSize   int64 // of the image in bytes
+	Data       int64 // number of clusters that hold data, compressed ones included
+	Compressed int64 // number of clusters that are compressed
 }
 
 const (

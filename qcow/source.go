@@ -12,21 +12,14 @@ import (
 )
 
 // Source is a disk to be written as an image: a raw file, an [*Image], any other image
-// opened for reading. ReadAt must be safe for concurrent use.
+// opened for reading. ReadAt must be safe for concurrent use. One that is a [disk.Mapper] is not
+// read where it has nothing.
 type Source interface {
 	io.ReaderAt
 	Size() int64
 }
 
-// Mapper is an optional ability of a [Source]: to know where it has nothing but zeros.
-type Mapper interface {
-	// NextData returns a range that begins at off or behind and is not empty, such that
-	// all from off to its start is zeros; what is in the range may be zeros, too. It returns
-	// the empty range at the end of the disk if there is no more.
-	NextData(off int64) (disk.Range, error)
-}
-
-// NextData implements [Mapper].
+// NextData implements [disk.Mapper]. Holes over a backing file are data.
 func (img *Image) NextData(off int64) (disk.Range, error) {
 	r := disk.Range{Off: img.h.Size}
 	for e, err := range img.Extents(off) {
@@ -59,7 +52,7 @@ type piece struct {
 // pieceSize, or one cluster if that is more.
 func pieces(src Source, h *Header) iter.Seq2[piece, error] {
 	next := func(off int64) (disk.Range, error) { return disk.Range{Off: off, Len: h.Size - off}, nil }
-	if m, ok := src.(Mapper); ok {
+	if m, ok := src.(disk.Mapper); ok {
 		next = m.NextData
 	}
 	mask := h.ClusterSize() - 1

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/archdisk/archdisk/importer"
+	"github.com/archdisk/archdisk/importer/target"
 	"github.com/archdisk/archdisk/qcow/disk"
 	"github.com/spf13/cobra"
 )
@@ -57,25 +58,18 @@ func openInput(ctx context.Context, name string, stdin io.Reader) (io.ReadCloser
 	if name == "-" {
 		return io.NopCloser(stdin), nil
 	}
+	info, err := os.Stat(name)
+	if err == nil && info.Mode().IsRegular() {
+		return target.OpenSparse(name)
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return struct { // a pipe or a device: from front to back
-			io.Reader
-			io.Closer
-		}{interruptible(ctx, f), f}, nil
-	}
-	return struct {
-		*io.SectionReader
+	return struct { // a pipe or a device: from front to back
+		io.Reader
 		io.Closer
-	}{io.NewSectionReader(f, 0, info.Size()), f}, nil
+	}{interruptible(ctx, f), f}, nil
 }
 
 // isDevice says whether name is a block device.

@@ -189,6 +189,7 @@ type walker struct {
 	src    Source
 	stream forward
 	pos    int64 // everything before it has passed
+	data   Range // of the file, that a Mapper has told
 	pool   *workers
 }
 
@@ -417,11 +418,22 @@ func (w *walker) plain(e Extent) error {
 		}
 		j := job{guest: Range{e.Guest.Off + done, n}, file: Range{e.File.Off + done, n}}
 		if w.src.file != nil {
-			if open {
-				j.guest.Len = min(n, max(w.src.size-j.file.Off, 0))
-			} else if j.file.End() > w.src.size {
-				return w.truncated(w.src.size, e.String())
+			left := w.src.size - j.file.Off
+			if !open {
+				if e.File.End() > w.src.size {
+					return w.truncated(w.src.size, e.String())
+				}
+				left = e.File.Len - done
 			}
+			hole, err := w.hole(j.file.Off, left)
+			if err != nil {
+				return err
+			}
+			j.zero = hole > 0
+			if j.zero {
+				n = hole // as it is: no piece is made of it
+			}
+			j.guest.Len = min(n, max(left, 0))
 			j.file.Len = j.guest.Len
 		} else {
 			buf, err := w.pool.buffer(w.ctx, n)
@@ -451,6 +463,25 @@ func (w *walker) plain(e Extent) error {
 		w.o.Counters.Read.Store(w.pos)
 	}
 	return nil
+}
+
+// hole returns how many of the next n bytes at off the file says are zeros.
+func (w *walker) hole(off, n int64) (int64, error) {
+	m, ok := w.src.file.(Mapper)
+	if !ok || n <= 0 {
+		return 0, nil
+	}
+	if off < w.data.Off || off >= w.data.End() {
+		r, err := m.NextData(off)
+		if err == nil && (r.Off < off || r.Len < 0) {
+			err = fmt.Errorf("disk: the file says that data after %#x is at %s", off, r)
+		}
+		if err != nil {
+			return 0, err
+		}
+		w.data = r
+	}
+	return min(max(w.data.Off-off, 0), n), nil
 }
 
 // compressed hands one compressed piece over. Its stated end is an upper bound, and the

@@ -9,11 +9,20 @@ type Source struct {
 	size   int64
 }
 
+// Mapper is an optional ability of what is read at any offset: to know where it has nothing
+// but zeros.
+type Mapper interface {
+	// NextData returns a range that begins at off or behind and is not empty, such that
+	// all from off to its start is zeros; what is in the range may be zeros, too. It returns
+	// the empty range at the end if there is no more.
+	NextData(off int64) (Range, error)
+}
+
 // Stream returns a source that is read once, from front to back.
 func Stream(r io.Reader) Source { return Source{stream: r, size: -1} }
 
 // File returns a source of size bytes that can be read at any offset, by several
-// goroutines at once.
+// goroutines at once. Plain data is not read where r is a [Mapper] and has nothing.
 func File(r io.ReaderAt, size int64) Source { return Source{file: r, size: size} }
 
 // maxIdle is how many reads in a row may return nothing, as in bufio.
