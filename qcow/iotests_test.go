@@ -261,7 +261,7 @@ func iotests() []peerCase {
 			budget := disk.NewBudget(16 << 20)
 			stats, err := qcowCase(file, nil).Convert(b.Context(), file, disk.Stream(bytes.NewReader(file)), &m, disk.ConvertOptions{Workers: 2, Budget: budget})
 			require.NoError(b, err)
-			require.EqualValues(b, int64(5<<40), stats.Size)
+			require.Equal(b, int64(5)<<40, stats.Size)
 			require.EqualValues(b, 128<<10, stats.Written)
 			p := make([]byte, 64<<10)
 			_, err = m.ReadAt(p, 5<<40-64<<10)

@@ -132,14 +132,17 @@ func (s sample) create(t *testing.T, rnd *rand.Rand) (file []byte, raw *os.File)
 	}
 	require.NoError(t, os.WriteFile(at("noise"), noise, 0o600))
 	touched := map[int64]bool{} // clusters, which can be compressed but once
-	operate := func(n int) {
+	operate := func(n int, pack bool) {
 		args := []string{"-t", "unsafe", "-f", "qcow2"}
 		for range n {
 			off := rnd.Int64N(s.size/512) * 512
 			length := min((1+rnd.Int64N(min(3*s.cluster, 256<<10)/512))*512, s.size-off)
 			verb := []string{"write -q -P 7", "write -q -s " + at("noise"), "write -q -z", "write -q -z -u", "discard -q"}[rnd.IntN(5)]
-			if at := off / s.cluster * s.cluster; packing && rnd.IntN(2) == 0 && !touched[at/s.cluster] &&
-				(at+s.cluster <= s.size || s.after != "resize") { // only the disk's last cluster may be a part
+			if pack {
+				at := off / s.cluster * s.cluster
+				if touched[at/s.cluster] || at+s.cluster > s.size && s.after == "resize" { // only the disk's last cluster may be a part
+					continue
+				}
 				off, length = at, min(s.cluster, s.size-at)
 				verb = "write -q -c " + []string{"-P 9", "-s " + filepath.Join(dir, "noise")}[rnd.IntN(2)]
 			}
@@ -148,13 +151,24 @@ func (s sample) create(t *testing.T, rnd *rand.Rand) (file []byte, raw *os.File)
 			}
 			args = append(args, "-c", fmt.Sprintf("%s %d %d", verb, off, length))
 		}
-		peer.Run(t, qemuIO, append(args, image)...)
+		if len(args) > 4 { // without a command it would ask for some
+			peer.Run(t, qemuIO, append(args, image)...)
+		}
+	}
+	// Each in a process of its own: QEMU 7.2 goes on to compress into a host cluster that has been
+	// freed and taken by plain data in between.
+	write := func(n int) {
+		if packing {
+			operate(n/2, true)
+			n -= n / 2
+		}
+		operate(n, false)
 	}
 	n := 10
 	if !testing.Short() {
 		n = 10 + rnd.IntN(40)
 	}
-	operate(n)
+	write(n)
 	switch s.after {
 	case "resize": // so that L1 needs more clusters than it has
 		entry := int64(8)
@@ -163,10 +177,10 @@ func (s sample) create(t *testing.T, rnd *rand.Rand) (file []byte, raw *os.File)
 		}
 		span := s.cluster / entry * s.cluster // of one L1 entry
 		peer.Run(t, qemu, "resize", "-q", "-f", "qcow2", image, fmt.Sprint(s.size+3*max(span, 1<<20)))
-		operate(n / 3)
+		write(n / 3)
 	case "snapshot":
 		peer.Run(t, qemu, "snapshot", "-c", "one", image)
-		operate(n / 2)
+		write(n / 2)
 	}
 	peer.Run(t, qemu, "convert", "-t", "unsafe", "-f", "qcow2", "-O", "raw", image, at("want.raw"))
 	file, err := os.ReadFile(image)
@@ -208,8 +222,8 @@ func sameDisk(t *testing.T, way string, want, got io.ReaderAt, size, head int64)
 }
 
 // inPasses converts a stream of which next to nothing may be parked.
-func inPasses(t *testing.T, file []byte, limits disk.Limits, noGuess bool) (*disktest.Memory, disk.Stats, error) {
-	layout, err := qcow.NewLayout(file[:min(len(file), 64<<10)], limits)
+func inPasses(t *testing.T, file []byte, noGuess bool) (*disktest.Memory, disk.Stats, error) {
+	layout, err := qcow.NewLayout(file[:min(len(file), 64<<10)], disk.Limits{})
 	require.NoError(t, err)
 	m := new(disktest.Memory)
 	c := disk.NewConverter(m, layout, disk.ConvertOptions{Workers: 2, MaxParked: 1, Passes: 3, NoGuess: noGuess})
@@ -221,8 +235,7 @@ func inPasses(t *testing.T, file []byte, limits disk.Limits, noGuess bool) (*dis
 }
 
 // TestMatrix: what qemu-img and qemu-io make of a random disk, in all the ways that an image
-// can be made, is read by every way in as qemu-img reads it. QEMU 7.2 can place plain data in a
-// host cluster that compressed clusters have a part of: that is refused, and read if asked for.
+// can be made, is read by every way in as qemu-img reads it.
 func TestMatrix(t *testing.T) {
 	peer.Require(t, "qemu-img")
 	seed := seedOf(t)
@@ -230,7 +243,7 @@ func TestMatrix(t *testing.T) {
 	if !testing.Short() {
 		n = 300
 	}
-	images, ways, wrong, passes, shared := 0, 0, 0, 0, 0
+	images, ways, wrong, passes := 0, 0, 0, 0
 	for i, s := range samples(rand.New(rand.NewPCG(seed, 0)), n) {
 		ok := t.Run(fmt.Sprint(i), func(t *testing.T) {
 			defer func() {
@@ -242,20 +255,6 @@ func TestMatrix(t *testing.T) {
 			info, err := raw.Stat()
 			require.NoError(t, err)
 			size := info.Size()
-			var limits disk.Limits
-			convert := func(src disk.Source) (*disktest.Memory, disk.Stats, error) {
-				layout, err := qcow.NewLayout(file[:min(len(file), 64<<10)], limits)
-				require.NoError(t, err)
-				m := new(disktest.Memory)
-				stats, err := disk.Convert(t.Context(), m, layout, src, disk.ConvertOptions{Workers: 2})
-				return m, stats, err
-			}
-			fromFile := disk.File(bytes.NewReader(file), int64(len(file)))
-			var fe *disk.FormatError
-			if _, _, err := convert(fromFile); errors.As(err, &fe) && fe.Reason == disk.SharedCluster && s.compression != "none" {
-				limits.Lenient = true
-				shared++
-			}
 			check := func(way string, m *disktest.Memory, stats disk.Stats, err error) {
 				t.Helper()
 				require.NoError(t, err, way)
@@ -266,19 +265,17 @@ func TestMatrix(t *testing.T) {
 				ways++
 			}
 			for way, src := range map[string]disk.Source{
-				"file":   fromFile,
+				"file":   disk.File(bytes.NewReader(file), int64(len(file))),
 				"stream": disk.Stream(bytes.NewReader(file)),
 			} {
-				m, stats, err := convert(src)
-				if limits.Lenient && errors.Is(err, disk.ErrNeedsParking) {
-					continue // what is used twice is not kept for the second time: that takes a further pass
-				}
-				check(way, m, stats, err)
+				var m disktest.Memory
+				stats, err := qcowCase(file, nil).Convert(t.Context(), file, src, &m, disk.ConvertOptions{Workers: 2})
+				check(way, &m, stats, err)
 			}
-			m, stats, err := inPasses(t, file, limits, true)
+			m, stats, err := inPasses(t, file, true)
 			check("passes", m, stats, err)
 			passes = max(passes, stats.Passes)
-			if m, stats, err = inPasses(t, file, limits, false); errors.Is(err, disk.ErrWrongGuess) {
+			if m, stats, err = inPasses(t, file, false); errors.Is(err, disk.ErrWrongGuess) {
 				wrong++ // noticed, and made right by the way before
 			} else {
 				check("passes with a guess", m, stats, err)
@@ -295,6 +292,6 @@ func TestMatrix(t *testing.T) {
 		}
 		images++
 	}
-	t.Logf("parity: matrix: %d of %d images read as by qemu-img, %d ways in, up to %d passes, %d wrong guesses noticed, %d with plain and compressed data in one host cluster, seed %d",
-		images, n, ways, passes, wrong, shared, seed)
+	t.Logf("parity: matrix: %d of %d images read as by qemu-img, %d ways in, up to %d passes, %d wrong guesses noticed, seed %d",
+		images, n, ways, passes, wrong, seed)
 }
