@@ -753,6 +753,11 @@ func iotests() []peerCase {
 				b.run(commands...)
 				b.same()
 			}
+			b.img("create", "-q", "-f", "qcow2", b.at("base.qcow2"), "1M")
+			b.runOn(b.at("base.qcow2"), "write -P 9 0 1M")
+			b.over(b.at("base.qcow2"), "qcow2", "extended_l2=on", "") // where zeros are not the same as nothing
+			b.run("write -P 1 1k 3k", "write -z 6k 4k", "write -z 64k 64k", "write -c -P 2 128k 64k", "discard 192k 64k", "write -z 130k 2k", "write -P 3 320k 64k", "discard 322k 2k")
+			b.sameChain()
 		}},
 		{"272", "compressed clusters beyond 4 GiB", "placed behind 5 GiB that are preallocated", func(b *bench) {
 			b.create("preallocation=metadata", "5G")
