@@ -33,6 +33,7 @@ const (
 	maxBitmapTable     = 0x8000000   // entries
 	maxBitmapBytes     = 0x2000_0000 // of one bitmap's data
 	maxBitmapName      = 1023
+	bitmapExtensionLen = 24
 	bitmapEntryLen     = 24
 	bitmapCost         = 192 // memory for an entry in the lists, its name not counted
 )
@@ -50,12 +51,9 @@ type directory struct {
 	place   disk.Range
 }
 
-// parseBitmapExtension checks the bitmaps extension. Spec: qcow2, Bitmaps extension.
+// parseBitmapExtension checks the content of the bitmaps extension. Spec: qcow2, Bitmaps extension.
 func parseBitmapExtension(h *Header, at int64, p []byte) (directory, error) {
 	var none directory
-	if len(p) != 24 {
-		return none, fault(disk.BadHeader, "bitmaps extension", at, extensionBitmaps, "%d bytes long instead of 24", len(p))
-	}
 	d := endian.Big(p, at)
 	n, reserved, size, offset := d.U32("nb_bitmaps"), d.U32("reserved"), d.U64("bitmap_directory_size"), d.U64("bitmap_directory_offset")
 	switch {
@@ -68,6 +66,18 @@ func parseBitmapExtension(h *Header, at int64, p []byte) (directory, error) {
 	}
 	off, err := h.place("bitmap_directory_offset", at+16, offset, int64(size))
 	return directory{bitmaps: n, place: disk.Range{Off: off, Len: int64(size)}}, err
+}
+
+// checkBitmaps refuses a bitmaps extension that QEMU refuses: one of another length, or, where
+// the bitmaps count, of impossible content.
+func (h *Header) checkBitmaps(e Extension, p []byte) (directory, error) {
+	switch {
+	case e.Data.Len != bitmapExtensionLen:
+		return directory{}, fault(disk.BadHeader, e.String(), e.Data.Off-8, extensionBitmaps, "%d bytes long instead of %d", e.Data.Len, bitmapExtensionLen)
+	case h.Autoclear&autoclearBitmaps == 0 || p == nil:
+		return directory{}, nil
+	}
+	return parseBitmapExtension(h, e.Data.Off, p)
 }
 
 // parseDirectory checks the bitmap directory p. Spec: qcow2, Bitmap directory.
@@ -155,7 +165,7 @@ func (img *Image) Bitmaps() ([]Bitmap, error) {
 		}
 		p, err := img.file(e.Data, "the bitmaps extension")
 		if err == nil {
-			dir, err = parseBitmapExtension(img.h, e.Data.Off, p)
+			dir, err = img.h.checkBitmaps(e, p)
 		}
 		if err != nil {
 			return nil, err
@@ -185,11 +195,10 @@ func (c *checker) extensions(ctx context.Context) error {
 			found = true
 			crypto, err = c.cryptoHeader(e.Data.Off, data)
 		case extensionBitmaps:
-			if c.h.Autoclear&autoclearBitmaps == 0 {
+			dir, err = c.h.checkBitmaps(e, data)
+			if err == nil && c.h.Autoclear&autoclearBitmaps == 0 {
 				c.found(Note, FoundBadBitmap, 0, e.Data.Off, -1, "written by a program that knows no bitmaps: those of the image do not count")
-				return nil
 			}
-			dir, err = parseBitmapExtension(c.h, e.Data.Off, data)
 		}
 		return err
 	})

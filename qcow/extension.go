@@ -84,6 +84,9 @@ func (h *Header) readExtensions(p []byte) (names map[uint8]string, err error) {
 			if h.CryptMethod != cryptLUKS { // QEMU's rule
 				return fault(disk.BadHeader, e.String(), e.Data.Off-8, extensionCrypto, "encryption method %d has none", h.CryptMethod)
 			}
+		case extensionBitmaps:
+			_, err := h.checkBitmaps(e, data)
+			return err
 		case extensionDataFile:
 			h.DataFile = string(data)
 		case extensionFeatures:

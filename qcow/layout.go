@@ -175,5 +175,13 @@ func (l *Layout) overlap(table int64) error {
 	return nil
 }
 
-// End has nothing to add: all of QCOW2's metadata is named from the front.
-func (l *Layout) End(int64) ([]disk.Extent, error) { return nil, nil }
+// End has nothing to add: all of QCOW2's metadata is named from the front. If the file ends
+// before its L1 table, that is so whatever an older table says.
+func (l *Layout) End(size int64) ([]disk.Extent, error) {
+	if end := l.h.L1TableOffset + l.h.l1Needed()*8; !l.l1Read && end > size {
+		l.guess = nil
+		return nil, &disk.FormatError{Format: "qcow2", Reason: disk.Truncated, Offset: size,
+			Detail: fmt.Sprintf("the file ends before the L1 table [%#x, %#x)", l.h.L1TableOffset, end)}
+	}
+	return nil, nil
+}

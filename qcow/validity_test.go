@@ -163,7 +163,7 @@ func headerRules(t *testing.T) []rule {
 		extension("backing format of 15 bytes", 0xe2792aca, 15, "", ""),
 		extension("data file's name and no data file", 0x44415441, 8, "", ""),
 		extension("encryption's extension and none", luks, 16, disk.BadHeader, "full disk encryption"),
-		extension("bitmaps of no length, bit not set", bitmaps, 8, "", ""),
+		extension("bitmaps of another length, bit not set", bitmaps, 8, disk.BadHeader, "bitmaps"),
 		{name: "version 2, an extension", file: mutate(mutate(v2, 72, 8, 0x12345678<<32|8), 88, 8, 0), want: v2disk},
 		{name: "version 2, an extension too long", file: mutate(v2, 72, 8, 0x12345678<<32|1<<20), reason: disk.BadHeader, at: 72, text: "header extension", seen: atOpen},
 	}
