@@ -134,7 +134,7 @@ func TestWrite(t *testing.T) {
 	if testing.Short() {
 		list = []content{list[0], list[7]}
 	} else {
-		sizes = []int64{512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20}
+		sizes = draw(t, 2, []int64{512, 64 << 10, 2 << 20}, []int64{1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20})
 		list = contents(3 << 20)
 	}
 	var written, checked atomic.Int64
@@ -200,7 +200,7 @@ func TestWriteSize(t *testing.T) {
 	n, sizes := 2<<20, []int64{4 << 10, 64 << 10}
 	list := []content{{"program", program(t, n)}}
 	if !testing.Short() {
-		n, sizes = 16<<20, []int64{512, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 2 << 20}
+		n, sizes = 16<<20, draw(t, 1, []int64{4 << 10, 64 << 10}, []int64{512, 16 << 10, 32 << 10, 256 << 10, 2 << 20})
 		list = append(contents(n)[3:], content{"program", program(t, n)}, content{"libraries", libraries(t, n)})
 	}
 	worst, compared := map[disk.Codec]float64{}, 0
