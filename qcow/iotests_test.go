@@ -827,7 +827,6 @@ func TestIotests(t *testing.T) {
 		seed := seedOf(t)
 		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		list = list[:20]
-		defer t.Logf("seed %d", seed)
 	}
 	for _, x := range list {
 		if t.Run(x.number, func(t *testing.T) {
