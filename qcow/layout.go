@@ -10,14 +10,15 @@ import (
 
 // Layout is the [disk.Layout] of a QCOW2 image.
 type Layout struct {
-	h       *Header
-	limits  disk.Limits
-	claims  claims
-	l1Read  bool
-	l2Left  int           // L2 tables named and not read yet
-	packed  int64         // bytes of compressed clusters; see overlap
-	scratch []disk.Extent // one L2 table's
-	guess   *guess        // nil for none
+	h         *Header
+	limits    disk.Limits
+	claims    claims
+	l1Read    bool
+	l2Left    int           // L2 tables named and not read yet
+	refblocks int64         // named
+	packed    int64         // bytes of compressed clusters; see overlap
+	scratch   []disk.Extent // one L2 table's
+	guess     *guess        // nil for none
 }
 
 const extentSize = 48 // of a disk.Extent in memory, in bytes
@@ -44,7 +45,8 @@ func (l *Layout) State() disk.State {
 		Memory: l.claims.memory() + int64(cap(l.scratch))*extentSize, Guessing: l.guess != nil && l.guess.used}
 }
 
-// Start names the header's cluster, the refcount table and the L1 table.
+// Start names the header's cluster, the refcount table and the L1 table. The refcount table is
+// read for the places of the refcount blocks alone.
 func (l *Layout) Start() ([]disk.Extent, error) {
 	h := l.h
 	header := disk.Range{Off: 0, Len: h.ClusterSize()}
@@ -55,7 +57,7 @@ func (l *Layout) Start() ([]disk.Extent, error) {
 	if err := l.claims.claim(reftable, metadata, "refcount_table_offset", 48, uint64(reftable.Off)); err != nil {
 		return nil, err
 	}
-	list := []disk.Extent{{Kind: disk.Drop, File: header}, {Kind: disk.Drop, File: reftable}}
+	list := append(l.reftable(reftable), disk.Extent{Kind: disk.Drop, File: header})
 	if h.l1Needed() == 0 {
 		l.l1Read = true
 		return list, nil
@@ -71,18 +73,52 @@ func (l *Layout) Start() ([]disk.Extent, error) {
 		disk.Extent{Kind: disk.Drop, File: disk.Range{Off: l1.End(), Len: whole - l1.Len}}), nil
 }
 
-// Feed takes the L1 table and each L2 table. A L2 table's extent carries the guest range that
-// it maps.
+// Feed takes the refcount table, the L1 table and each L2 table. A L2 table's extent carries the
+// guest range that it maps.
 func (l *Layout) Feed(meta disk.Extent, p []byte) ([]disk.Extent, error) {
+	h := l.h
 	switch {
+	case meta.File.Off >= h.RefcountTableOffset && meta.File.End() <= h.RefcountTableOffset+h.RefcountTableClusters<<h.ClusterBits:
+		return l.feedReftable(meta.File.Off, p)
 	case meta.Kind == disk.Peek:
 		return l.feedGuess(p)
-	case meta.File.Off == l.h.L1TableOffset && !l.l1Read:
+	case meta.File.Off == h.L1TableOffset && !l.l1Read:
 		l.l1Read = true
 		return l.feedL1(meta.File.Off, p)
 	}
 	l.l2Left--
 	return l.feedL2(meta, p)
+}
+
+// reftable returns the refcount table in pieces that can be looked at one by one.
+func (l *Layout) reftable(r disk.Range) (list []disk.Extent) {
+	if l.limits.Lenient {
+		return []disk.Extent{{Kind: disk.Drop, File: r}}
+	}
+	piece := max(l.h.ClusterSize(), 64<<10)
+	for off := r.Off; off < r.End(); off += piece {
+		list = append(list, disk.Extent{Kind: disk.Peek, File: disk.Range{Off: off, Len: min(piece, r.End()-off)}})
+	}
+	return list
+}
+
+// feedReftable names the refcount blocks, so that a stream's need not be parked. Counts that
+// are wrong are not the disk's concern: entries that make no sense are passed over.
+func (l *Layout) feedReftable(off int64, p []byte) ([]disk.Extent, error) {
+	var list []disk.Extent
+	for ; len(p) >= 8; p, off = p[8:], off+8 {
+		entry := binary.BigEndian.Uint64(p)
+		block := disk.Range{Off: int64(entry & entryOffset), Len: l.h.ClusterSize()}
+		if block.Off == 0 || block.Off&(block.Len-1) != 0 || l.refblocks*extentSize >= l.limits.Metadata/4 {
+			continue
+		}
+		l.refblocks++
+		if err := l.claims.claim(block, metadata, "refcount table entry", off, entry); err != nil {
+			return nil, err
+		}
+		list = append(list, disk.Extent{Kind: disk.Drop, File: block})
+	}
+	return list, nil
 }
 
 func (l *Layout) feedL1(off int64, p []byte) ([]disk.Extent, error) {

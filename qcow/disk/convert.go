@@ -380,7 +380,7 @@ func (w *walker) kept(e Extent) (bool, error) {
 // feed reads a piece of metadata. What it gives is the layout's to bound: it stands outside
 // the budget until accept has counted it.
 func (w *walker) feed(e Extent) error {
-	if w.src.file != nil && e.File.End() > w.src.size {
+	if w.src.file != nil && e.File.End() > w.src.size && e.Kind == Meta {
 		return w.truncated(w.src.size, e.String())
 	}
 	if err := w.o.Budget.Reserve(e.File.Len, "metadata"); err != nil {
@@ -389,18 +389,21 @@ func (w *walker) feed(e Extent) error {
 	defer w.o.Budget.Release(e.File.Len)
 	buf := make([]byte, e.File.Len)
 	n, err := w.fill(buf, e.File.Off)
-	if err == nil && n < len(buf) {
+	if err == nil && n < len(buf) && e.Kind == Meta {
 		err = w.truncated(e.File.Off+int64(n), e.String())
 	}
 	if err != nil {
 		return err
 	}
-	if e.Kind == Peek {
-		if err := w.park.put(e.File.Off, bytes.Clone(buf)); err != nil {
+	if e.Kind == Peek && w.src.file == nil {
+		if err := w.park.put(e.File.Off, bytes.Clone(buf[:n])); err != nil {
 			return err
 		}
 	}
-	w.pos = max(w.pos, e.File.End())
+	w.pos = max(w.pos, e.File.Off+int64(n))
+	if n < len(buf) {
+		return nil
+	}
 	more, err := w.layout.Feed(e, buf)
 	if err != nil {
 		return err
@@ -586,7 +589,7 @@ func (w *walker) end() error {
 		if !ok {
 			break
 		}
-		if next.File.Off >= size && next.Kind != Drop {
+		if next.File.Off >= size && next.Kind != Drop && next.Kind != Peek {
 			return w.truncated(size, next.String())
 		}
 		w.pending.pop()

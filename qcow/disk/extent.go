@@ -21,7 +21,7 @@ const (
 	Data                 // file bytes that belong at a place of the guest's disk
 	Drop                 // file bytes known to be of no use
 	Zero                 // guest bytes that read as zeros; File, if any, is of no use
-	Peek                 // as Meta, and the bytes may be something else's, too
+	Peek                 // as Meta, but its bytes may be another thing's, and the file may end before
 	Hole                 // as Zero, since no image holds them: a backing file would show here
 )
 
