@@ -23,7 +23,7 @@ import (
 // refused imports into memory, and into a file that must stay as it is.
 func refused(t *testing.T, src *golden.Source, o importer.Options) error {
 	t.Helper()
-	_, err := run(t, t.Context(), src, new(memory), o)
+	_, err := run(t.Context(), t, src, new(memory), o)
 	require.Error(t, err)
 	for _, old := range [][]byte{[]byte("old"), nil} {
 		dst, path := newFile(t, old)
@@ -126,7 +126,7 @@ func TestTooLargeEndsDownload(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			src, layers := layered(tarLayer(golden.LayerOptions{}, es...))
-			res, err := run(t, t.Context(), src, new(memory), importer.Options{Size: 1 << 20, Budget: disk.NewBudget(8 << 20), Workers: 1})
+			res, err := run(t.Context(), t, src, new(memory), importer.Options{Size: 1 << 20, Budget: disk.NewBudget(8 << 20), Workers: 1})
 			require.ErrorIs(t, err, importer.ErrTooLarge)
 			require.Less(t, res.BytesFetched, layers[0].Size*3/4)
 			var large *importer.TooLargeError

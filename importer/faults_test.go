@@ -34,7 +34,7 @@ func TestFailingWrite(t *testing.T) {
 				}
 				return nil
 			}}
-			_, err := run(t, t.Context(), src, &dst, importer.Options{Workers: workers})
+			_, err := run(t.Context(), t, src, &dst, importer.Options{Workers: workers})
 			if done = writes.Load() < int64(n); done {
 				require.NoError(t, err)
 				break
@@ -53,7 +53,7 @@ func TestFailingWriteOnStall(t *testing.T) {
 	content := noise("x", 4<<20)
 	src, layers := layered(diskLayer(golden.None, content))
 	src.Fault(layers[0].Digest, golden.BlockAfter(3<<20))
-	_, err := run(t, t.Context(), src, &memory{onWrite: func(int) error { return syscall.ENOSPC }}, importer.Options{})
+	_, err := run(t.Context(), t, src, &memory{onWrite: func(int) error { return syscall.ENOSPC }}, importer.Options{})
 	wantError(t, err, importer.StageWrite, importer.Transient, "no-space")
 }
 
@@ -73,7 +73,7 @@ func TestFailingTarget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			src, _ := layered(diskLayer(golden.Gzip, body("a")))
-			_, err := run(t, t.Context(), src, test.dst, importer.Options{HashDisk: true})
+			_, err := run(t.Context(), t, src, test.dst, importer.Options{HashDisk: true})
 			wantError(t, err, test.stage, test.class, test.code)
 		})
 	}
@@ -117,7 +117,7 @@ func TestCancelled(t *testing.T) {
 					} else {
 						src.Fault(layers[0].Digest, slowly(step))
 					}
-					_, err := run(t, ctx, src, &dst, importer.Options{HashDisk: true, Workers: 2})
+					_, err := run(ctx, t, src, &dst, importer.Options{HashDisk: true, Workers: 2})
 					cancel(nil)
 					if steps.Load() < n {
 						require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestCancelledEarly(t *testing.T) {
 	cancel()
 	src, _ := layered(diskLayer(golden.Gzip, body("a")))
 	var dst memory
-	_, err := run(t, ctx, src, &dst, importer.Options{})
+	_, err := run(ctx, t, src, &dst, importer.Options{})
 	wantError(t, err, importer.StageResolve, importer.Transient, "cancelled")
 	require.Zero(t, dst.begins)
 }
@@ -162,7 +162,7 @@ func TestStall(t *testing.T) {
 				return 0, context.Cause(ctx)
 			}))
 		})
-		_, err := run(t, ctx, src, new(memory), importer.Options{})
+		_, err := run(ctx, t, src, new(memory), importer.Options{})
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, importer.Transient, importer.ClassOf(err))
 		var e *importer.Error
@@ -195,7 +195,7 @@ func TestRandomFaults(t *testing.T) {
 			}[rnd.IntN(4)])
 		}
 		var dst memory
-		_, err := run(t, t.Context(), src, &dst, importer.Options{Arch: parse(t, "amd64")})
+		_, err := run(t.Context(), t, src, &dst, importer.Options{Arch: parse(t, "amd64")})
 		if err != nil {
 			broken++
 			continue

@@ -34,7 +34,7 @@ func FuzzLayer(f *testing.F) {
 		src, _ := layered(blobLayer(mediaType, p))
 		o := importer.Options{Limits: disk.Limits{VirtualSize: 16 << 20, Metadata: 1 << 20}, Budget: disk.NewBudget(24 << 20), Workers: 2}
 		var dst memory
-		res, err := run(t, context.Background(), src, &dst, o)
+		res, err := run(context.Background(), t, src, &dst, o)
 		if err != nil && importer.ClassOf(err) != importer.Permanent {
 			t.Fatalf("content that may change: %v", err)
 		}

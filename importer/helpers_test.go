@@ -138,7 +138,7 @@ func (m *memory) sum(t testing.TB) string {
 }
 
 // run imports into dst and checks what holds for every import, good or bad.
-func run(t testing.TB, ctx context.Context, src *golden.Source, dst *memory, o importer.Options) (*importer.Result, error) {
+func run(ctx context.Context, t testing.TB, src *golden.Source, dst *memory, o importer.Options) (*importer.Result, error) {
 	t.Helper()
 	return settle(t, src, dst, o, func(o importer.Options) (*importer.Result, error) {
 		return importer.Import(ctx, src, ref, dst, o)

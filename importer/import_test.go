@@ -80,7 +80,7 @@ func TestFixtures(t *testing.T) {
 				}
 				src, _ := layered(diskLayer(c, testdata.Read(f.File)))
 				var dst memory
-				res, err := run(t, t.Context(), src, &dst, importer.Options{Budget: disk.NewBudget(128 << 20)})
+				res, err := run(t.Context(), t, src, &dst, importer.Options{Budget: disk.NewBudget(128 << 20)})
 				require.NoError(t, err)
 				require.Equal(t, f.VirtualSize, dst.size)
 				require.EqualValues(t, f.Format, res.Format)
@@ -126,7 +126,7 @@ func TestSize(t *testing.T) {
 				src, _ := layered(diskLayer(golden.Gzip, test.file))
 				o := importer.Options{Size: test.size + grow, ExpectSHA256: test.sum}
 				var dst memory
-				res, err := run(t, t.Context(), src, &dst, o)
+				res, err := run(t.Context(), t, src, &dst, o)
 				require.NoError(t, err)
 				require.Equal(t, test.size+grow, dst.size)
 				require.Equal(t, test.size, res.VirtualSize)
@@ -166,7 +166,7 @@ func TestExpected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			src, _ := layered(diskLayer(golden.None, test.file))
 			var dst memory
-			_, err := run(t, t.Context(), src, &dst, test.o)
+			_, err := run(t.Context(), t, src, &dst, test.o)
 			if !test.bad {
 				require.NoError(t, err)
 				require.Equal(t, f.SHA256, dst.sum(t))
@@ -203,7 +203,7 @@ func TestPolicy(t *testing.T) {
 	})}
 	src := golden.NewSource(image)
 	var dst memory
-	_, err := run(t, t.Context(), src, &dst, o)
+	_, err := run(t.Context(), t, src, &dst, o)
 	require.NoError(t, err)
 	raw, _ := image.Get(child.Digest)
 	require.Equal(t, importer.Subject{
@@ -213,7 +213,7 @@ func TestPolicy(t *testing.T) {
 	answer = why
 	src = golden.NewSource(image)
 	dst = memory{}
-	_, err = run(t, t.Context(), src, &dst, o)
+	_, err = run(t.Context(), t, src, &dst, o)
 	require.ErrorIs(t, err, importer.ErrDenied)
 	require.ErrorIs(t, err, why)
 	wantError(t, err, importer.StagePolicy, importer.Permanent, "denied")
@@ -230,7 +230,7 @@ func TestProgress(t *testing.T) {
 	var running atomic.Int32
 	var last importer.Progress
 	calls := 0
-	_, err := run(t, t.Context(), src, new(memory), importer.Options{Progress: func(p importer.Progress) {
+	_, err := run(t.Context(), t, src, new(memory), importer.Options{Progress: func(p importer.Progress) {
 		if !running.CompareAndSwap(0, 1) {
 			t.Error("two calls at once")
 		}
@@ -261,7 +261,7 @@ func TestLog(t *testing.T) {
 	child := image.Children(image.Root)[2]
 	var lines bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	_, err := run(t, t.Context(), golden.NewSource(image), new(memory), importer.Options{Arch: parse(t, "s390x"), Log: log})
+	_, err := run(t.Context(), t, golden.NewSource(image), new(memory), importer.Options{Arch: parse(t, "s390x"), Log: log})
 	require.NoError(t, err)
 	require.NotEmpty(t, lines.String())
 	for line := range strings.Lines(lines.String()) {
@@ -312,7 +312,7 @@ func TestLabels(t *testing.T) {
 		"PATH=/bin", "INSTANCETYPE_KUBEVIRT_IO_DEFAULT_INSTANCETYPE=u1.small", "A_B_KUBEVIRT_IO_C_D=Value_Kept=1",
 		"KUBEVIRT_IO_X=top", "NOT_KUBEVIRT=1", "KUBEVIRT_IO_WITHOUT_VALUE",
 	}}, diskLayer(golden.None, body("x")))
-	res, err := run(t, t.Context(), src, new(memory), importer.Options{})
+	res, err := run(t.Context(), t, src, new(memory), importer.Options{})
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{
 		"instancetype.kubevirt.io/default-instancetype": "u1.small",

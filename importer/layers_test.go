@@ -46,7 +46,7 @@ func TestCompression(t *testing.T) {
 			t.Run(name+"/"+mediaType, func(t *testing.T) {
 				src, _ := layered(blobLayer(mediaType, p))
 				var dst memory
-				_, err := run(t, t.Context(), src, &dst, importer.Options{})
+				_, err := run(t.Context(), t, src, &dst, importer.Options{})
 				require.NoError(t, err)
 				require.Equal(t, sha(content), dst.sum(t))
 			})
@@ -64,7 +64,7 @@ func TestXZLayer(t *testing.T) {
 		t.Run(f.File, func(t *testing.T) {
 			src, _ := layered(blobLayer("application/vnd.kubevirt.disk.raw+zstd", testdata.Read(f.File)))
 			var dst memory
-			_, err := run(t, t.Context(), src, &dst, importer.Options{Budget: disk.NewBudget(128 << 20)})
+			_, err := run(t.Context(), t, src, &dst, importer.Options{Budget: disk.NewBudget(128 << 20)})
 			require.NoError(t, err)
 			require.Equal(t, f.SHA256, dst.sum(t))
 		})
@@ -83,7 +83,7 @@ func TestSmallLayers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			src, _ := layered(diskLayer(golden.None, content), blobLayer(ocispec.MediaTypeImageLayerGzip, p))
 			var dst memory
-			_, err := run(t, t.Context(), src, &dst, importer.Options{})
+			_, err := run(t.Context(), t, src, &dst, importer.Options{})
 			require.NoError(t, err)
 			require.Equal(t, sha(content), dst.sum(t))
 		})
@@ -94,7 +94,7 @@ func TestSmallLayers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			src, _ := layered(diskLayer(golden.None, content), blobLayer(ocispec.MediaTypeImageLayerGzip, []byte(p)))
-			_, err := run(t, t.Context(), src, new(memory), importer.Options{})
+			_, err := run(t.Context(), t, src, new(memory), importer.Options{})
 			code := "damaged-archive"
 			if archive.Detect([]byte(p)) == archive.None {
 				code = "unsupported"
@@ -153,7 +153,7 @@ func TestDiskLayer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			src, _ := labelled(test.image, test.layers...)
 			var dst memory
-			res, err := run(t, t.Context(), src, &dst, importer.Options{Path: test.path})
+			res, err := run(t.Context(), t, src, &dst, importer.Options{Path: test.path})
 			if test.is != nil {
 				require.ErrorIs(t, err, test.is)
 				code := map[error]string{archive.ErrSeveral: "several-files", archive.ErrNoDisk: "no-disk", disk.ErrUnsupported: "unsupported"}[test.is]
@@ -181,7 +181,7 @@ func TestInnerCompression(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", name, c), func(t *testing.T) {
 				src, _ := layered(diskLayer(c, p))
 				var dst memory
-				_, err := run(t, t.Context(), src, &dst, importer.Options{})
+				_, err := run(t.Context(), t, src, &dst, importer.Options{})
 				require.NoError(t, err)
 				require.Equal(t, q.SHA256, dst.sum(t))
 			})
@@ -193,7 +193,7 @@ func TestInnerCompression(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			src, _ := layered(diskLayer(golden.Gzip, p))
-			_, err := run(t, t.Context(), src, new(memory), importer.Options{})
+			_, err := run(t.Context(), t, src, new(memory), importer.Options{})
 			require.ErrorIs(t, err, disk.ErrUnsupported)
 			wantError(t, err, importer.StageProbe, importer.Permanent, "banned-format")
 			require.ErrorContains(t, err, "compressed once more")
@@ -201,7 +201,7 @@ func TestInnerCompression(t *testing.T) {
 	}
 	t.Run("tar in /disk", func(t *testing.T) {
 		src, _ := layered(diskLayer(golden.Gzip, golden.Tar(file("x", q.File))))
-		_, err := run(t, t.Context(), src, new(memory), importer.Options{})
+		_, err := run(t.Context(), t, src, new(memory), importer.Options{})
 		wantError(t, err, importer.StageProbe, importer.Permanent, "banned-format")
 	})
 	t.Run("damaged", func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestInnerCompression(t *testing.T) {
 			p := bytes.Clone(gz)
 			p[i] ^= 0xff
 			src, _ := layered(diskLayer(golden.None, p))
-			_, err := run(t, t.Context(), src, new(memory), importer.Options{})
+			_, err := run(t.Context(), t, src, new(memory), importer.Options{})
 			require.Error(t, err, "byte %d", i)
 			require.Equal(t, importer.Permanent, importer.ClassOf(err))
 		}
@@ -230,7 +230,7 @@ func TestTarVariants(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			src, _ := layered(blobLayer(ocispec.MediaTypeImageLayerGzip, golden.Compress(golden.Gzip, layer)))
 			var dst memory
-			_, err := run(t, t.Context(), src, &dst, importer.Options{})
+			_, err := run(t.Context(), t, src, &dst, importer.Options{})
 			require.NoError(t, err)
 			require.Equal(t, q.SHA256, dst.sum(t))
 		})
@@ -299,7 +299,7 @@ func TestBootc(t *testing.T) {
 		key, value, _ := strings.Cut(label, "=")
 		src, layers := labelled(golden.ImageOptions{Arch: "arm64", Labels: map[string]string{key: value}}, diskLayer(golden.Gzip, body("a")))
 		var dst memory
-		_, err := run(t, t.Context(), src, &dst, importer.Options{})
+		_, err := run(t.Context(), t, src, &dst, importer.Options{})
 		if !refused {
 			require.NoError(t, err)
 			continue
@@ -325,10 +325,10 @@ func TestWindow(t *testing.T) {
 	}
 	src, _ := layered(blobLayer("application/vnd.kubevirt.disk.raw+zstd", frame))
 	var dst memory
-	_, err := run(t, t.Context(), src, &dst, importer.Options{})
+	_, err := run(t.Context(), t, src, &dst, importer.Options{})
 	require.NoError(t, err)
 	require.EqualValues(t, size, dst.size)
-	_, err = run(t, t.Context(), src, new(memory), importer.Options{Budget: disk.NewBudget(16 << 20)})
+	_, err = run(t.Context(), t, src, new(memory), importer.Options{Budget: disk.NewBudget(16 << 20)})
 	require.ErrorIs(t, err, disk.ErrLimit)
 	wantError(t, err, importer.StageUnpack, importer.Permanent, "limit-exceeded")
 }

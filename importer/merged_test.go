@@ -136,7 +136,7 @@ func TestMerged(t *testing.T) {
 			}
 			src, ds := layered(layers...)
 			var dst memory
-			res, err := run(t, t.Context(), src, &dst, importer.Options{Path: test.path})
+			res, err := run(t.Context(), t, src, &dst, importer.Options{Path: test.path})
 			for _, d := range ds[:test.skipped] {
 				require.Zero(t, src.Count(d.Digest), "a layer that cannot matter is fetched")
 			}

@@ -66,15 +66,15 @@ func (o *output) finish(ctx context.Context, have, size int64) error {
 }
 
 // disk returns the finished disk to be read back.
-func (o *output) disk(target io.ReaderAt) (io.ReaderAt, func() error, error) {
+func (o *output) disk(target io.ReaderAt) (io.ReaderAt, func(), error) {
 	if o.image == nil {
-		return target, func() error { return nil }, nil
+		return target, func() {}, nil
 	}
 	img, err := qcow.Open(target, o.length, qcow.OpenOptions{})
 	if err != nil {
 		return nil, nil, err
 	}
-	return img, img.Close, nil
+	return img, func() { img.Close() }, nil
 }
 
 func (o *output) close() {

@@ -99,18 +99,18 @@ func TestQCOW2OutputOf(t *testing.T) {
 			})
 		})
 	}
-	stream := func(o importer.Options) (*importer.Result, error, string) {
+	stream := func(o importer.Options) (string, error) {
 		dst, path := newFile(t, []byte("old"))
 		o.Format = formats.QCOW2
-		res, err := importer.ImportReader(t.Context(), io.MultiReader(bytes.NewReader(content)), dst, o)
-		return res, err, path
+		_, err := importer.ImportReader(t.Context(), io.MultiReader(bytes.NewReader(content)), dst, o)
+		return path, err
 	}
-	_, err, path := stream(importer.Options{})
+	path, err := stream(importer.Options{})
 	require.ErrorIs(t, err, importer.ErrOptions)
 	onlyFile(t, path, []byte("old"))
-	_, err, _ = stream(importer.Options{Size: 8 << 20})
+	_, err = stream(importer.Options{Size: 8 << 20})
 	require.NoError(t, err)
-	_, err, path = stream(importer.Options{Size: 2 << 20})
+	path, err = stream(importer.Options{Size: 2 << 20})
 	require.ErrorIs(t, err, importer.ErrTooLarge)
 	onlyFile(t, path, []byte("old"))
 	for _, o := range []importer.Options{{Format: "vmdk"}, {Compression: disk.Zstd}, {Format: formats.QCOW2, Compression: 9}} {

@@ -79,7 +79,7 @@ func TestPasses(t *testing.T) {
 			o.Limits.Metadata = 1 << 20
 		}
 		var m memory
-		res, err := run(t, t.Context(), src, &m, o)
+		res, err := run(t.Context(), t, src, &m, o)
 		require.NoError(t, err)
 		require.Equal(t, sha(content), m.sum(t))
 		if compression == golden.None {
@@ -101,7 +101,7 @@ func TestPasses(t *testing.T) {
 		src, _ := layered(tarLayer(golden.LayerOptions{}, file("data/x", image)), tarLayer(golden.LayerOptions{}, symlink("disk/x", "/data/x")),
 			tarLayer(golden.LayerOptions{}, file("other", body("y"))))
 		var m memory
-		res, err := run(t, t.Context(), src, &m, little())
+		res, err := run(t.Context(), t, src, &m, little())
 		require.NoError(t, err)
 		require.Equal(t, 3, res.Passes)
 		require.Equal(t, sha(content), m.sum(t))
@@ -114,7 +114,7 @@ func TestPasses(t *testing.T) {
 		o := little()
 		o.Scratch = scratch
 		var m memory
-		res, err := run(t, t.Context(), src, &m, o)
+		res, err := run(t.Context(), t, src, &m, o)
 		require.NoError(t, err)
 		require.Equal(t, 1, res.Passes)
 		require.Equal(t, layers[0].Size, res.BytesFetched)
@@ -132,7 +132,7 @@ func TestPasses(t *testing.T) {
 		image := lateQCOW2(content, true)
 		src, layers := layered(diskLayer(golden.None, image))
 		var m memory
-		res, err := run(t, t.Context(), src, &m, little())
+		res, err := run(t.Context(), t, src, &m, little())
 		require.NoError(t, err)
 		require.Equal(t, 4, res.Passes, "one for nothing")
 		require.Equal(t, 4*layers[0].Size, res.BytesFetched)

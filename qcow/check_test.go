@@ -209,7 +209,7 @@ func newMaker(t testing.TB, seed uint64) *maker {
 func (m *maker) run(program string, args ...string) {
 	m.log = append(m.log, filepath.Base(program)+" "+strings.Join(args, " "))
 	// Some steps are refused, a snapshot in a narrow refcount for one: the image stays as it was.
-	out, err := exec.CommandContext(m.t.Context(), program, args...).CombinedOutput()
+	out, err := peer.Try(m.t.Context(), program, args...)
 	if err != nil {
 		m.log[len(m.log)-1] += " => " + strings.TrimSpace(string(out))
 	}

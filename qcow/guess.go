@@ -47,7 +47,7 @@ func (l *Layout) feedGuess(p []byte) ([]disk.Extent, error) {
 		table, err := h.l2Table(entry, 0)
 		if err != nil || entry&^(entryOffset|entryCopied) != 0 || table != 0 && (table < g.next || table == h.L1TableOffset) {
 			l.guess = nil
-			return nil, nil
+			return nil, nil //nolint:nilerr // no guess, that is all
 		}
 		if table != 0 {
 			g.lowest = min(g.lowest, table)

@@ -129,7 +129,7 @@ const (
 )
 
 // clash says whether a reference as u stands against what was there before.
-func (was usage) clash(u usage) bool {
+func (u usage) clash(was usage) bool {
 	if was&usedActive != 0 && u&usedActive != 0 {
 		return true
 	}
@@ -184,7 +184,7 @@ func (m *references) add(i int64, n uint64, u usage) (over uint64, was usage, er
 	m.last, m.lastAt = c, i/chunkClusters
 	was = c.uses[j]
 	c.uses[j] |= u
-	if was.clash(u) {
+	if u.clash(was) {
 		c.uses[j] |= usedTold
 	}
 	v := c.at(j) + n

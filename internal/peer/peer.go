@@ -2,6 +2,8 @@
 package peer
 
 import (
+	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"testing"
@@ -26,9 +28,20 @@ func Require(t testing.TB, name string) string {
 // Run runs a program and fails the test, with what it said, if it fails.
 func Run(t testing.TB, path string, args ...string) []byte {
 	t.Helper()
-	out, err := exec.Command(path, args...).CombinedOutput()
+	out, err := Try(t.Context(), path, args...)
 	if err != nil {
 		t.Fatalf("%s %v: %v\n%s", path, args, err, out)
 	}
 	return out
+}
+
+// Try runs a program and returns what it said. QEMU measures the processor before it makes
+// a key for LUKS and gives up where the machine is too busy for that: then it is run again.
+func Try(ctx context.Context, path string, args ...string) ([]byte, error) {
+	for tries := 1; ; tries++ {
+		out, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
+		if err == nil || tries == 20 || !bytes.Contains(out, []byte("Unable to get accurate CPU usage")) {
+			return out, err
+		}
+	}
 }
