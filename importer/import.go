@@ -41,6 +41,7 @@ type run struct {
 	take    func(ctx context.Context, file io.Reader) error // what to do with the disk image file
 	count   counters
 	begun   bool
+	notes   []string        // of the choice of the image; those of the disk come after them
 	length  int64           // of the disk image file, -1 while not known
 	conv    *disk.Converter // of the disk that was found
 	out     output          // what that writes to
@@ -117,7 +118,8 @@ func (r *run) choose(ctx context.Context, src Source, ref string) (*platform.Sel
 	sel := m.Selection
 	r.res.IndexDigest, r.res.ManifestDigest = m.IndexDigest.String(), m.Digest.String()
 	r.res.Platform = &Platform{OS: sel.Platform.OS, Architecture: sel.Platform.Architecture, Variant: sel.Platform.Variant}
-	r.res.Notes = append(r.res.Notes, sel.Notes...)
+	r.notes = sel.Notes
+	r.res.Notes = r.notes
 	r.res.Labels = labels(sel.Config)
 	if err := checkKind(sel.Config); err != nil {
 		return nil, at(StagePolicy, err)

@@ -130,11 +130,14 @@ func TestPasses(t *testing.T) {
 	}
 	t.Run("a guess that is wrong", func(t *testing.T) {
 		image := lateQCOW2(content, true)
+		binary.BigEndian.PutUint32(image[60:], 1) // an internal snapshot, whose table no pass reads
+		binary.BigEndian.PutUint64(image[64:], 64<<20)
 		src, layers := layered(diskLayer(golden.None, image))
 		var m memory
 		res, err := run(t.Context(), t, src, &m, little())
 		require.NoError(t, err)
 		require.Equal(t, 4, res.Passes, "one for nothing")
+		require.Len(t, res.Notes, 1, "of the snapshot, once")
 		require.Equal(t, 4*layers[0].Size, res.BytesFetched)
 		require.Equal(t, sha(content), m.sum(t))
 		res, again, err := read(bytes.NewReader(golden.Compress(golden.Gzip, image)), little())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/archdisk/archdisk/importer/archive"
 	"github.com/archdisk/archdisk/qcow/formats"
@@ -75,7 +76,7 @@ func (r *run) judge(head []byte) error {
 	defer r.timer.enter(StageProbe)()
 	info, err := formats.Probe(head, r.o.Limits)
 	r.res.Format, r.res.VirtualSize = info.Format, info.VirtualSize
-	r.res.Notes = append(r.res.Notes, info.Notes...)
+	r.res.Notes = slices.Concat(r.notes, info.Notes) // and no word of what was judged before: a link's file, a guess
 	switch {
 	case len(head) == 0:
 		err = fmt.Errorf("%w: there are no bytes", ErrEmptyDisk)
