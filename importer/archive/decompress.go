@@ -9,8 +9,8 @@ import (
 	"io"
 	"math"
 
+	"github.com/archdisk/archdisk/internal/inflate"
 	"github.com/archdisk/archdisk/qcow/disk"
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/mikelolasagasti/xz"
 )
@@ -115,7 +115,7 @@ func decoder(kind Compression, head []byte, in *bufio.Reader, budget *disk.Budge
 	done = func() {}
 	switch kind {
 	case Gzip:
-		r, err = gzip.NewReader(in)
+		r, err = inflate.NewReader(in, inflate.Gzip)
 		return r, 0, done, err
 	case XZ:
 		// Blocks behind the first may have larger dictionaries than it, up to what xz -6 writes.

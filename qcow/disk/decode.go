@@ -1,11 +1,10 @@
 package disk
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 
-	"github.com/klauspost/compress/flate"
+	"github.com/archdisk/archdisk/internal/inflate"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -15,9 +14,7 @@ const maxWindow = 8 << 20
 // Decoder decodes the compressed pieces of disk images. It keeps its buffers from one
 // piece to the next. The zero value is ready; it is not safe for concurrent use.
 type Decoder struct {
-	in    bytes.Reader
-	one   [1]byte
-	flate io.ReadCloser
+	flate *inflate.Decoder
 	zstd  *zstd.Decoder
 }
 
@@ -48,21 +45,20 @@ func (d *Decoder) Close() {
 	*d = Decoder{}
 }
 
+// inflate decodes as much of a stream as there is room for, and is content with it: QEMU ignores
+// what else it has, a missing end too.
 func (d *Decoder) inflate(dst, src []byte) (used int, err error) {
-	d.in.Reset(src)
 	if d.flate == nil {
-		d.flate = flate.NewReader(&d.in)
-	} else if err := d.flate.(flate.Resetter).Reset(&d.in, nil); err != nil {
-		return 0, err
+		d.flate = new(inflate.Decoder)
 	}
-	_, err = io.ReadFull(d.flate, dst)
-	switch err {
-	case nil:
-		_, _ = d.flate.Read(d.one[:]) // past the mark that ends the last block
-	case io.EOF:
+	n, used, err := d.flate.Inflate(dst, src)
+	if n == len(dst) {
+		return used, nil
+	}
+	if err == nil {
 		err = io.ErrUnexpectedEOF
 	}
-	return len(src) - d.in.Len(), err
+	return used, err
 }
 
 // unzstd decodes frame by frame, since each must end inside dst: a frame that goes on
