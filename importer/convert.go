@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 
 	"github.com/archdisk/archdisk/importer/archive"
@@ -51,7 +52,7 @@ func (r *run) reader(ctx context.Context, in io.Reader) error {
 		if _, err := io.ReadFull(io.NewSectionReader(file, 0, int64(len(head))), head); err != nil {
 			return at(StageFetch, err)
 		}
-		if archive.Detect(head) == archive.None && !tarHead(head) && r.o.ExpectFileDigest == "" {
+		if archive.Detect(head) == archive.None && !tarHead(head) && r.o.ExpectFileDigest == "" && r.o.Path == "" {
 			r.count.fetchTotal.Store(file.Size())
 			return r.decode(ctx, head, disk.File(file, file.Size()))
 		}
@@ -77,6 +78,9 @@ func (r *run) file(ctx context.Context, in io.Reader) error {
 	err = r.unwrap(in, func(s *archive.Stream, head []byte) error {
 		if archived = tarHead(head); archived {
 			return r.archive(ctx, s)
+		}
+		if r.o.Path != "" {
+			return fmt.Errorf("archive: %w at %q: this is no tar archive", archive.ErrNoDisk, r.o.Path)
 		}
 		return r.image(ctx, s, head)
 	})
@@ -206,6 +210,11 @@ func (r *run) decode(ctx context.Context, head []byte, src disk.Source) error {
 	size := r.res.VirtualSize
 	if r.res.Format == formats.Raw {
 		size = r.length
+		if size >= 0 { // then what is wrong with it can be told before a disk is begun
+			if _, err := layout.End(size); err != nil {
+				return at(StageConvert, r.tooLarge(err))
+			}
+		}
 	}
 	r.count.diskSize.Store(size)
 	if r.o.Size > 0 {
@@ -258,7 +267,7 @@ func (r *run) pass(ctx context.Context, src disk.Source) (err error) {
 func (r *run) tooLarge(err error) error {
 	var format *disk.FormatError
 	if errors.As(err, &format) && format.Reason == disk.VirtualSizeTooLarge {
-		return &TooLargeError{Need: int64(format.Value), Have: r.o.Limits.VirtualSize}
+		return &TooLargeError{Need: int64(min(format.Value, math.MaxInt64)), Have: r.o.Limits.VirtualSize}
 	}
 	return err
 }

@@ -122,7 +122,7 @@ type TooLargeError struct {
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("%v: it needs %d bytes, there are %d", ErrTooLarge, e.Need, e.Have)
+	return fmt.Sprintf("%v: it needs %d bytes, %d are allowed", ErrTooLarge, e.Need, e.Have)
 }
 
 // Unwrap returns [ErrTooLarge].

@@ -196,7 +196,7 @@ func TestInnerCompression(t *testing.T) {
 			_, err := run(t.Context(), t, src, new(memory), importer.Options{})
 			require.ErrorIs(t, err, disk.ErrUnsupported)
 			wantError(t, err, importer.StageProbe, importer.Permanent, "banned-format")
-			require.ErrorContains(t, err, "compressed once more")
+			require.ErrorContains(t, err, "only one")
 		})
 	}
 	t.Run("tar in /disk", func(t *testing.T) {

@@ -213,12 +213,14 @@ func parseLeniently(head []byte) (*Header, error) {
 	}
 	be.PutUint32(p[60:], 0) // snapshots
 	be.PutUint64(p[64:], 0)
-	extensions, autoclear := int64(headerLenV2), uint64(0)
+	fixed, autoclear := int64(headerLenV2), uint64(0)
+	extensions := fixed
 	if be.Uint32(p[4:]) >= 3 && len(p) >= headerLenV3 {
+		fixed = headerLenV3
 		autoclear, extensions = be.Uint64(p[88:]), int64(be.Uint32(p[100:]))
 		be.PutUint64(p[88:], autoclear&^autoclearRawData)
 	}
-	if extensions <= int64(len(p))-8 {
+	if extensions >= fixed && extensions <= int64(len(p))-8 {
 		clear(p[extensions:][:8]) // none: they are checked later
 	}
 	h, err := ParseHeader(p, unlimited)

@@ -428,3 +428,13 @@ func BenchmarkCheck(b *testing.B) {
 		}
 	})
 }
+
+// TestCheckHeaderLength: the refusal is about the field as it stands in the file.
+func TestCheckHeaderLength(t *testing.T) {
+	good := testdata.Read("qcow2/qemu-v3-4k.qcow2")
+	for _, length := range []uint64{0, 1, 4, 72, 103} {
+		file := mutate(good, 100, 4, length)
+		_, err := qcow.Check(t.Context(), bytes.NewReader(file), int64(len(file)), qcow.CheckOptions{})
+		require.ErrorContains(t, err, fmt.Sprintf("header_length = %#x at 0x64", length))
+	}
+}

@@ -175,6 +175,9 @@ func ParseHeader(p []byte, limits disk.Limits) (*Header, error) {
 	if err != nil {
 		return nil, err
 	}
+	if backingSize == 0 { // the place of no name, which only ends the extensions
+		h.BackingFileOffset = 0
+	}
 	if unknown := h.Incompatible &^ incompatKnown; unknown != 0 {
 		return nil, fault(disk.UnknownFeature, "incompatible_features", 72, h.Incompatible, "%s", unknownFeatures(names, unknown))
 	}

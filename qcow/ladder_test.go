@@ -217,3 +217,38 @@ func readAllOf(t *testing.T, file []byte, n int) []byte {
 	require.NoError(t, err)
 	return p
 }
+
+// TestScratchAndTables: with scratch, what is parked leaves memory to tables, the largest there
+// are: 2 MiB each.
+func TestScratchAndTables(t *testing.T) {
+	qemu, qemuIO := peer.Require(t, "qemu-img"), peer.Require(t, "qemu-io")
+	dir := t.TempDir()
+	image := filepath.Join(dir, "m.qcow2")
+	peer.Run(t, qemu, "create", "-q", "-f", "qcow2", "-o", "cluster_size=2M", image, "1T")
+	peer.Run(t, qemuIO, "-f", "qcow2", "-c", "write -q -P 5 0 60M", image)
+	peer.Run(t, qemu, "snapshot", "-c", "one", image)
+	peer.Run(t, qemuIO, "-f", "qcow2", "-c", "write -q -P 9 0 10M", image)
+	peer.Run(t, qemu, "resize", "-q", "-f", "qcow2", image, "10T")
+	f, err := os.Open(image)
+	require.NoError(t, err)
+	defer f.Close()
+	scratch, err := os.Create(filepath.Join(dir, "scratch"))
+	require.NoError(t, err)
+	defer scratch.Close()
+
+	head := make([]byte, 64<<10)
+	_, err = f.ReadAt(head, 0)
+	require.NoError(t, err)
+	layout, err := qcow.NewLayout(head, disk.Limits{})
+	require.NoError(t, err)
+	var m disktest.Memory
+	stats, err := disk.Convert(t.Context(), &m, layout, disk.Stream(f), disk.ConvertOptions{Budget: disk.NewBudget(24 << 20), Scratch: scratch})
+	require.NoError(t, err)
+	require.Greater(t, stats.PeakParked, int64(24<<20))
+	require.NoError(t, m.Covered(stats.Size))
+	want := append(bytes.Repeat([]byte{9}, 10<<20), bytes.Repeat([]byte{5}, 50<<20)...)
+	got := make([]byte, len(want))
+	_, err = m.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+}

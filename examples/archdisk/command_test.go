@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"io"
 	"log"
@@ -263,6 +264,39 @@ func TestEmptyInput(t *testing.T) {
 		old, err := os.ReadFile(dest)
 		require.NoError(t, err)
 		require.Equal(t, "old", string(old))
+	}
+}
+
+// TestWords: what is said is about what the user has, and names the flag that helps.
+func TestWords(t *testing.T) {
+	odd := write(t, "odd.raw", bytes.Repeat([]byte{1}, 1000))
+	disk := write(t, "disk.raw", bytes.Repeat([]byte{1}, 64<<10))
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(disk, link))
+	image := testdata.Read("qcow2/qemu-v3-4k.qcow2")
+	binary.BigEndian.PutUint64(image[24:], 1<<63)
+	huge := write(t, "huge.qcow2", image)
+	dir := t.TempDir()
+	dest := filepath.Join(dir, "out")
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		text string
+	}{
+		"a raw disk's size, for qcow2": {[]string{"convert", odd, dest, "--format", "qcow2"}, 3, "convert: raw: corrupt image: 1000 bytes is no multiple of 512"},
+		"a raw disk's size, too large": {[]string{"convert", disk, dest, "--size", "4096"}, 3, "it needs 65536 bytes, --size allows 4096"},
+		"a size of no int64":           {[]string{"convert", huge, dest}, 3, "it needs 9223372036854775807 bytes"},
+		"a path, and no archive":       {[]string{"convert", disk, dest, "--path", "x"}, 3, `no disk found at "x": this is no tar archive`},
+		"onto itself":                  {[]string{"convert", disk, disk}, 2, "is the source, too"},
+		"onto itself, by a link":       {[]string{"convert", link, disk}, 2, "is the source, too"},
+		"too little memory":            {[]string{"convert", write(t, "z.qcow2", testdata.Read("qcow2/qemu-v3-2M.qcow2")), dest, "--memory", "4Mi"}, 3, "; give more --memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := archdisk(t, strings.NewReader(""), tt.args...)
+			require.Equal(t, tt.code, got.code, got.stderr)
+			require.Contains(t, got.stderr, tt.text)
+			requireOnly(t, dir)
+		})
 	}
 }
 

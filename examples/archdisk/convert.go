@@ -33,6 +33,9 @@ taken, or the one at --path.`,
 		if codec != disk.Plain && to.format.value != "qcow2" {
 			return usage("--compress %s is for --format qcow2", compress.value)
 		}
+		if sameFile(args[0], args[1]) {
+			return usage("%s is the source, too; it would lose what a disk does not hold, such as snapshots", args[1])
+		}
 		o := importer.Options{Path: path, Compression: codec}
 		return to.write(c, out, args[1], o, func(dst importer.Target, o importer.Options) (*importer.Result, error) {
 			in, err := openInput(c.Context(), args[0], c.InOrStdin())
@@ -70,6 +73,16 @@ func openInput(ctx context.Context, name string, stdin io.Reader) (io.ReadCloser
 		io.Reader
 		io.Closer
 	}{interruptible(ctx, f), f}, nil
+}
+
+// sameFile says whether both names are of one file or device.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil || a == "-" {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
 }
 
 // isDevice says whether name is a block device.

@@ -106,6 +106,7 @@ func wording(c *cobra.Command, err error) string {
 	var (
 		large *importer.TooLargeError
 		none  *platform.NoMatchError
+		short *disk.BudgetError
 	)
 	has := func(flag string) bool { return c.Flags().Lookup(flag) != nil }
 	switch {
@@ -118,6 +119,8 @@ func wording(c *cobra.Command, err error) string {
 		return text + "; choose one with --path"
 	case errors.Is(err, importer.ErrOptions) && has("size") && strings.HasSuffix(text, "state one"):
 		return strings.TrimSuffix(text, "state one") + "give --size"
+	case errors.As(err, &short) && has("memory"):
+		return text + "; give more --memory"
 	case errors.Is(err, disk.ErrNeedsParking) && has("scratch"):
 		return text + "; give --scratch DIR with that much room, or more --memory"
 	}

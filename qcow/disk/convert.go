@@ -24,7 +24,7 @@ type Zeroer interface {
 type ConvertOptions struct {
 	Workers     int       // goroutines that decode and write; default GOMAXPROCS or 16, the lesser
 	Budget      *Budget   // memory; default a budget of DefaultMemory for this call alone
-	MaxParked   int64     // memory for parked data; default half the budget
+	MaxParked   int64     // memory for parked data; default half the budget, an eighth with Scratch
 	Scratch     Scratch   // for data parked beyond that; nil: none
 	Passes      int       // passes over a stream that the caller can give; default 1
 	NoGuess     bool      // wait for tables that stand behind the data, whatever could be guessed
@@ -100,6 +100,9 @@ func NewConverter(dst io.WriterAt, layout Layout, o ConvertOptions) *Converter {
 	}
 	if o.MaxParked <= 0 {
 		o.MaxParked = o.Budget.Left() / 2
+		if o.Scratch != nil { // which leaves the memory to tables, that have no other place
+			o.MaxParked = o.Budget.Left() / 8
+		}
 	}
 	state := layout.State()
 	c := &Converter{

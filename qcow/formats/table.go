@@ -79,7 +79,7 @@ func table() []format {
 const (
 	notYet     = "this format is not read yet"
 	banned     = "this format is not read"
-	compressed = "the disk is compressed once more; one compression is unwrapped"
+	compressed = "the disk itself is compressed; only an import unwraps a compression, and only one"
 )
 
 func magic(off int, m string) func([]byte) bool {
