@@ -402,7 +402,11 @@ func (s *state) fast() error {
 	bits |= load64(in, pos) << (n & 63)
 	pos += int((63 - n) >> 3 & 7)
 	n |= 56
-	e := s.lit[bits&litMask] // always of the bits as they are when a turn begins, so that it is there in time
+	// A refill makes all 64 bits right, of which n counts those that come in whole bytes. A turn
+	// begins with the next entry, so that it is there in time, and 36 bits, one distance of at
+	// most 15+13 bits after a refill: that is enough for two literals and the index of a third symbol,
+	// 3*11, or for a length and the index of its distance, 15+5+8.
+	e := s.lit[bits&litMask]
 	for pos <= inEnd && at <= outEnd {
 		if e&entryLiteral != 0 {
 			bits >>= e & 63
@@ -416,6 +420,9 @@ func (s *state) fast() error {
 				out[at] = byte(e >> 16)
 				at++
 				e = s.lit[bits&litMask]
+				bits |= load64(in, pos) << (n & 63)
+				pos += int((63 - n) >> 3 & 7)
+				n |= 56
 				if e&entryLiteral != 0 {
 					bits >>= e & 63
 					n -= uint64(e)
@@ -427,17 +434,15 @@ func (s *state) fast() error {
 						n -= uint64(e)
 						out[at] = byte(e >> 16)
 						at++
-						bits |= load64(in, pos) << (n & 63)
-						pos += int((63 - n) >> 3 & 7)
-						n |= 56
 						e = s.lit[bits&litMask]
 						continue
 					}
 				}
+			} else {
+				bits |= load64(in, pos) << (n & 63)
+				pos += int((63 - n) >> 3 & 7)
+				n |= 56
 			}
-			bits |= load64(in, pos) << (n & 63)
-			pos += int((63 - n) >> 3 & 7)
-			n |= 56
 		}
 		if e&entryOther != 0 {
 			if e&entrySub != 0 {
@@ -472,6 +477,9 @@ func (s *state) fast() error {
 		n -= uint64(e)
 
 		e = s.dist[bits&distMask]
+		bits |= load64(in, pos) << (n & 63)
+		pos += int((63 - n) >> 3 & 7)
+		n |= 56
 		if e&entryOther != 0 {
 			if e&entrySub != 0 {
 				bits >>= e & 63
@@ -490,9 +498,6 @@ func (s *state) fast() error {
 			what = tooFar
 			break
 		}
-		bits |= load64(in, pos) << (n & 63)
-		pos += int((63 - n) >> 3 & 7)
-		n |= 56
 		e = s.lit[bits&litMask]
 
 		if distance < 8 {
