@@ -32,7 +32,7 @@ const (
 	// each, 316 lengths of at most 7 bits each.
 	headerMax = (17 + 19*3 + 316*7 + 7) / 8
 
-	// slack is what the fast loop may write: three literals, a match, and what the
+	// slack is what the fast loop may write in one turn: four literals, a match, and what the
 	// words it copies by stand over.
 	slack = 4 + maxMatch + 24
 	// lead is what the fast loop may read in one turn.
