@@ -121,9 +121,10 @@ func (s *state) next() {
 	}
 }
 
-// refill takes whole bytes of input into bits, at least 56 of them if there are so many.
+// refill takes whole bytes of input into bits, 56 to 63 of them if there are so many: the fast
+// loop shifts by how many there are, so they are never 64.
 func (s *state) refill() {
-	for s.n <= 56 && s.pos < len(s.in) {
+	for s.n < 56 && s.pos < len(s.in) {
 		s.bits |= uint64(s.in[s.pos]) << s.n
 		s.pos++
 		s.n += 8
