@@ -387,7 +387,10 @@ func value(e entry, bits uint64) int {
 	return int(e>>16) + int(uint32(bits)&(1<<(e&31)-1)>>(e>>8&15))
 }
 
-func load64(p []byte, at int) uint64 { return binary.LittleEndian.Uint64(p[at:]) }
+// refilled takes as many whole bytes at pos into bits as there is room for.
+func refilled(in []byte, bits, n uint64, pos int) (uint64, uint64, int) {
+	return bits | binary.LittleEndian.Uint64(in[pos:])<<(n&63), n | 56, pos + int((63-n)>>3&7)
+}
 
 // fast decodes symbols as long as neither input nor output can end within one, or until the
 // block does.
@@ -400,9 +403,7 @@ func (s *state) fast() error {
 		return nil
 	}
 	what := ""
-	bits |= load64(in, pos) << (n & 63)
-	pos += int((63 - n) >> 3 & 7)
-	n |= 56
+	bits, n, pos = refilled(in, bits, n, pos)
 	// A refill makes all 64 bits right, of which n counts those that come in whole bytes. A turn
 	// begins with the next entry, so that it is there in time, and 36 bits, one distance of at
 	// most 15+13 bits after a refill: that is enough for two literals and the index of a third symbol,
@@ -421,9 +422,7 @@ func (s *state) fast() error {
 				out[at] = byte(e >> 16)
 				at++
 				e = s.lit[bits&litMask]
-				bits |= load64(in, pos) << (n & 63)
-				pos += int((63 - n) >> 3 & 7)
-				n |= 56
+				bits, n, pos = refilled(in, bits, n, pos)
 				if e&entryLiteral != 0 {
 					bits >>= e & 63
 					n -= uint64(e)
@@ -440,9 +439,7 @@ func (s *state) fast() error {
 					}
 				}
 			} else {
-				bits |= load64(in, pos) << (n & 63)
-				pos += int((63 - n) >> 3 & 7)
-				n |= 56
+				bits, n, pos = refilled(in, bits, n, pos)
 			}
 		}
 		if e&entryOther != 0 {
@@ -455,9 +452,7 @@ func (s *state) fast() error {
 					n -= uint64(e)
 					out[at] = byte(e >> 16)
 					at++
-					bits |= load64(in, pos) << (n & 63)
-					pos += int((63 - n) >> 3 & 7)
-					n |= 56
+					bits, n, pos = refilled(in, bits, n, pos)
 					e = s.lit[bits&litMask]
 					continue
 				}
@@ -478,9 +473,7 @@ func (s *state) fast() error {
 		n -= uint64(e)
 
 		e = s.dist[bits&distMask]
-		bits |= load64(in, pos) << (n & 63)
-		pos += int((63 - n) >> 3 & 7)
-		n |= 56
+		bits, n, pos = refilled(in, bits, n, pos)
 		if e&entryOther != 0 {
 			if e&entrySub != 0 {
 				bits >>= e & 63
