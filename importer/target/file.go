@@ -32,6 +32,8 @@ type File struct {
 	mu   sync.Mutex
 	tmp  *os.File // between Begin and Commit or Abort
 	done *os.File // after Commit, for ReadAt
+
+	writeback writeback
 }
 
 // CreateFile returns a target for the disk at path. Nothing is created yet, and an existing
@@ -169,7 +171,9 @@ func (f *File) WriteAt(p []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return file.WriteAt(p, off)
+	n, err := file.WriteAt(p, off)
+	f.writeback.wrote(file, n)
+	return n, err
 }
 
 // ZeroRange does nothing: the file is new, and reads as zeros where it was not written.
@@ -197,6 +201,7 @@ func (f *File) Commit(ctx context.Context, size int64) error {
 	if err != nil {
 		return err
 	}
+	f.writeback.stop()
 	steps := []func() error{
 		ctx.Err,
 		func() error { return file.Truncate(size) },
@@ -225,6 +230,7 @@ func (f *File) Abort() error {
 	tmp, done := f.tmp, f.done
 	f.tmp, f.done = nil, nil
 	f.mu.Unlock()
+	f.writeback.stop()
 	var err error
 	if tmp != nil {
 		err = errors.Join(os.Remove(f.temporary()), tmp.Close()) // in this order: the lock guards the name

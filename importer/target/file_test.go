@@ -1,18 +1,21 @@
 package target_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/archdisk/archdisk/importer"
 	"github.com/archdisk/archdisk/importer/target"
 	"github.com/archdisk/archdisk/qcow/disk"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -242,4 +245,38 @@ func TestFileTooLargeForFileSystem(t *testing.T) {
 	var errno syscall.Errno
 	require.True(t, errors.As(err, &errno), "%v", err)
 	require.Empty(t, names(t, dir))
+}
+
+// What is pushed to disk along the way changes nothing of the outcome, and ends with the file.
+func TestFileWriteback(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "disk.img")
+	f := create(t, path)
+	want := make([]byte, 40<<20)
+	for i := range want {
+		want[i] = byte(i>>20 + i)
+	}
+	write := func(to int) {
+		var wait sync.WaitGroup
+		for worker := range 4 {
+			wait.Go(func() {
+				for off := worker << 20; off < to; off += 4 << 20 {
+					_, err := f.WriteAt(want[off:off+1<<20], int64(off))
+					assert.NoError(t, err)
+				}
+			})
+		}
+		wait.Wait()
+	}
+	require.NoError(t, f.Begin(t.Context(), int64(len(want))))
+	write(16 << 20)
+	require.NoError(t, f.Abort())
+	require.Empty(t, names(t, dir))
+
+	require.NoError(t, f.Begin(t.Context(), int64(len(want))))
+	write(len(want))
+	require.NoError(t, f.Commit(t.Context(), int64(len(want))))
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
 }

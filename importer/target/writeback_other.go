@@ -1,0 +1,7 @@
+//go:build !linux
+
+package target
+
+import "os"
+
+func startWriteback(*os.File) {}
